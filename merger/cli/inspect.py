@@ -1,0 +1,34 @@
+"""``inspect``: whether models fit together, from their headers and configs."""
+
+from __future__ import annotations
+
+import argparse
+
+from merger.cli.command import Command
+from merger.cli.report import plain, print_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``inspect``."""
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="folders or files")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the compatibility report; 0 when nothing stands against merging."""
+    from merger.api import inspect
+
+    report = inspect(*args.models)
+    if args.json:
+        print_json(plain(report))
+    else:
+        print(report.to_text())
+    return 2 if any(problem.level == "error" for problem in report.findings) else 0
+
+
+COMMAND = Command(
+    name="inspect",
+    summary="Say whether models fit together, without reading their weights.",
+    example="inspect BASE A B",
+    add_arguments=add_arguments,
+    run=run,
+)

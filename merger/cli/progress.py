@@ -1,0 +1,160 @@
+"""Showing the events of a merge: a bar on a terminal, plain lines elsewhere, JSON lines for programs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from merger.cli.report import print_json, print_problems, say, size_text, time_text
+from merger.events import Event, Merged, Planned, ShardWritten, TensorMerged, Verified, Working
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+SECONDS_BETWEEN_LINES = 5.0
+NAME_WIDTH = 40
+
+
+class Reporter(Protocol):
+    """Shows events to someone."""
+
+    def show(self, event: Event) -> None:
+        """Show one event."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        ...
+
+
+def make_reporter(as_json: bool, label: str = "") -> Reporter:
+    """The reporter that fits where the output goes.
+
+    Args:
+        as_json: whether a program reads it.
+        label: name of the merge when several run one after the other.
+    """
+    if as_json:
+        return JsonLines(label)
+    return Bar() if sys.stderr.isatty() else Lines()
+
+
+def consume(events: Iterable[Event], reporter: Reporter) -> Merged:
+    """Run a merge to its end while its events are shown.
+
+    Raises:
+        MergerError: whatever stops the merge.
+    """
+    result: Merged | None = None
+    try:
+        for event in events:
+            reporter.show(event)
+            result = event if isinstance(event, Merged) else result
+    finally:
+        reporter.close()
+    assert result is not None, "a merge ends with Merged or raises"
+    return result
+
+
+class JsonLines:
+    """One event per line on standard output."""
+
+    def __init__(self, label: str = "") -> None:
+        self._extra: dict[str, Any] = {"merge": label} if label else {}
+
+    def show(self, event: Event) -> None:
+        print_json({**event.to_json(), **self._extra})
+
+    def close(self) -> None:
+        pass
+
+
+class Lines:
+    """What is planned and checked, and a line every few seconds in between."""
+
+    def __init__(self) -> None:
+        self._said = time.monotonic()
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, Planned):
+            print_plan(event)
+        elif isinstance(event, Working) and time.monotonic() - self._said >= SECONDS_BETWEEN_LINES:
+            self._said = time.monotonic()
+            left = "" if event.seconds_left is None else f", {time_text(event.seconds_left)} left"
+            done = f"{size_text(event.bytes_done)} of {size_text(event.bytes_out)}"
+            say(f"{done}, {size_text(event.bytes_per_second)}/s{left}: {event.tensor}")
+        elif isinstance(event, Verified):
+            print_verified(event)
+
+    def close(self) -> None:
+        pass
+
+
+class Bar:
+    """A progress bar with rate, time left and the tensor at work."""
+
+    def __init__(self) -> None:
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, Planned):
+            print_plan(event)
+            self._start(event)
+        elif self._progress is not None and self._task is not None:
+            if isinstance(event, Working):
+                self._move(event)
+            elif isinstance(event, TensorMerged):
+                self._progress.update(self._task, tensor=_fitted(event.name))
+            elif isinstance(event, ShardWritten):
+                self._progress.update(self._task, tensor=f"{event.file} is complete")
+        if isinstance(event, Verified):
+            self.close()
+            print_verified(event)
+
+    def _start(self, event: Planned) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+        rate = TextColumn("{task.fields[rate]}")
+        name = TextColumn("{task.fields[tensor]}", markup=False)
+        self._progress = Progress(
+            BarColumn(), DownloadColumn(), rate, name, console=Console(stderr=True), transient=True
+        )
+        self._task = self._progress.add_task("", total=event.bytes_out, completed=event.bytes_done, rate="", tensor="")
+        self._progress.start()
+
+    def _move(self, event: Working) -> None:
+        assert self._progress is not None and self._task is not None
+        left = "" if event.seconds_left is None else f", {time_text(event.seconds_left)} left"
+        rate = f"{size_text(event.bytes_per_second)}/s{left}"
+        self._progress.update(self._task, completed=event.bytes_done, rate=rate, tensor=_fitted(event.tensor))
+
+    def close(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+
+def _fitted(name: str) -> str:
+    return name if len(name) <= NAME_WIDTH else "..." + name[3 - NAME_WIDTH :]
+
+
+def print_plan(event: Planned) -> None:
+    """The plan's warnings and notes, and how much work it is."""
+    print_problems(event.problems)
+    resumed = f", {size_text(event.bytes_done)} of it from before" if event.bytes_done else ""
+    say(f"{event.tensors} tensors, reading {size_text(event.bytes_in)}, writing {size_text(event.bytes_out)}{resumed}")
+
+
+def print_verified(event: Verified) -> None:
+    """That the output was read back, and where it is not finite."""
+    if event.non_finite:
+        count = sum(event.non_finite.values())
+        names = ", ".join(list(event.non_finite)[:3]) + (", ..." if len(event.non_finite) > 3 else "")
+        say(
+            f"warning: {count} values in {len(event.non_finite)} tensors are infinite or NaN ({names}). "
+            "When float16 is too narrow, --out-dtype bfloat16 helps; --strict refuses such results."
+        )

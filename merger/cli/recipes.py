@@ -1,0 +1,61 @@
+"""Reading a recipe file, and finding the models that it names."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from merger.api import load_recipe
+from merger.cli.command import UsageError
+from merger.cli.report import say
+from merger.errors import nearest
+from merger.portable import rename_models
+from merger.recipe import Recipe
+from merger.sidefiles import RECIPE_FILE
+from merger.types import ModelReference
+
+
+def read_recipe(name: str, *, lenient: bool = False, quiet: bool = False) -> Recipe:
+    """The recipe in a file, or in the folder of an earlier merge.
+
+    A model written as ``./name`` that is not in the current folder is looked for beside the
+    recipe and one folder above it, where a merged model's parents usually lie.
+
+    Args:
+        name: the file or folder.
+        lenient: whether unknown keys, methods and parameters are only warned of.
+        quiet: whether to keep to oneself where models were found.
+
+    Raises:
+        UsageError: there is no such file.
+        RecipeError: with everything that is wrong in it.
+    """
+    path = _recipe_file(Path(os.path.expanduser(name)))
+    recipe = load_recipe(path, lenient=lenient)
+    places = {model: _place(model, path.absolute().parent) for model in recipe.all_models()}
+    for model, place in places.items():
+        if place is not None and not quiet:
+            say(f"note: {model} is {place}.")
+    return rename_models(recipe, lambda model: replace(model, path=places.get(model) or model.path))
+
+
+def _recipe_file(path: Path) -> Path:
+    if path.is_dir():
+        if (path / RECIPE_FILE).is_file():
+            return path / RECIPE_FILE
+        raise UsageError(f"{path} is a folder without a {RECIPE_FILE}.", hint="Name the recipe file.")
+    if not path.exists():
+        folder = path.absolute().parent
+        close = nearest(path.name, [entry.name for entry in folder.iterdir()]) if folder.is_dir() else None
+        hint = f"Did you mean '{path.with_name(close)}'?" if close else "Check the name."
+        raise UsageError(f"there is no recipe {path}.", hint=hint)
+    return path
+
+
+def _place(model: ModelReference, folder: Path) -> str | None:
+    """Where a model written as ``./name`` is, when it is not in the current folder."""
+    if not model.path.startswith("./") or os.path.exists(model.path):
+        return None
+    places = (os.path.normpath(folder / up / model.path) for up in ("", ".."))
+    return next((place for place in places if os.path.exists(place)), None)

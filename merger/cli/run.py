@@ -1,0 +1,46 @@
+"""``run``: merge what a recipe file says."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from merger.cli.command import Command, whole_number
+from merger.cli.engine import add_run_options, load_plugins, merge_and_report, print_result
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``run``."""
+    parser.add_argument("recipe", metavar="RECIPE", help="a recipe in YAML, or the folder of an earlier merge")
+    parser.add_argument("out", metavar="OUT", help="folder for the result")
+    parser.add_argument("--seed", type=whole_number(0), metavar="N", help="replaces the recipe's seed")
+    add_lenient_option(parser)
+    add_run_options(parser)
+
+
+def add_lenient_option(parser: argparse.ArgumentParser) -> None:
+    """Whether unknown names stop the command."""
+    parser.add_argument("--lenient", action="store_true", help="only warn of keys and parameters that nobody knows")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the recipe and merge."""
+    from merger.cli.recipes import read_recipe
+
+    load_plugins(args.plugin)
+    recipe = read_recipe(args.recipe, lenient=args.lenient, quiet=args.json)
+    if args.seed is not None:
+        recipe = replace(recipe, seed=args.seed)
+    result = merge_and_report(recipe, args.out, args)
+    if not args.json:
+        print_result(result)
+    return 0
+
+
+COMMAND = Command(
+    name="run",
+    summary="Merge what a recipe file says (the YAML vocabulary of mergekit).",
+    example="run recipe.yaml merged",
+    add_arguments=add_arguments,
+    run=run,
+)

@@ -1,0 +1,188 @@
+"""Work described as data: tasks, the tensors they gather, and the order they run in."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from merger.errors import MethodError
+from merger.types import Block, Fold, ImmutableMap, ModelReference, Split, TensorContext, WeightInfo
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_: Any) -> Any:
+        return lambda cls: cls
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass_transform(frozen_default=True)
+class Task(ABC, Generic[T_co]):
+    """A frozen value that says what to compute.  Equal tasks run once.
+
+    A subclass annotates its fields, as a dataclass does, and defines `execute`; everything
+    else has a default.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        dataclass(frozen=True)(cls)
+
+    def arguments(self) -> Mapping[str, Task[Any]]:
+        """Tasks whose values `execute` receives by these names; by default the fields that are tasks."""
+        values = ((f.name, getattr(self, f.name)) for f in fields(self))  # type: ignore[arg-type]
+        return {name: value for name, value in values if isinstance(value, Task)}
+
+    @abstractmethod
+    def execute(self, **values: Any) -> T_co:
+        """Compute the value from the arguments' values."""
+
+    def priority(self) -> int:
+        """Within a group, higher runs earlier."""
+        return 0
+
+    def group_label(self) -> str | None:
+        """Tasks of one group stay together; by default the greatest label among the arguments."""
+        labels = [label for task in self.arguments().values() if (label := task.group_label()) is not None]
+        return max(labels, default=None)
+
+    def uses_accelerator(self) -> bool:
+        """Whether tensor arguments are moved to the compute device first."""
+        return False
+
+
+class MergeTensorInput(Task[dict[ModelReference, Any]]):
+    """Gathers one tensor from every model that has it.
+
+    Attributes:
+        models: references in the recipe's order; the base comes first when the method reads it.
+        loads: the task that loads each model's tensor, aligned with ``models``.
+        positions: each model's place among the recipe's non-base models, None for the base.
+    """
+
+    models: tuple[ModelReference, ...]
+    loads: tuple[Task[Any], ...]
+    positions: tuple[int | None, ...]
+
+    def arguments(self) -> Mapping[str, Task[Any]]:
+        return {f"tensor_{index}": load for index, load in enumerate(self.loads)}
+
+    def execute(self, **values: Any) -> dict[ModelReference, Any]:
+        return {model: values[f"tensor_{index}"] for index, model in enumerate(self.models)}
+
+
+class BlockMethod(Protocol):
+    """What a method must offer so that its tensors can be computed in blocks."""
+
+    def split(self, context: TensorContext) -> Split:
+        """How this tensor may be cut."""
+        ...
+
+    def measure(self, context: TensorContext) -> Fold | None:
+        """The measurement that must be complete before `combine`, or None."""
+        ...
+
+    def combine(self, context: TensorContext, block: Block, measured: Any) -> Any:
+        """The merged block, float32 (or float64), of the block's shape."""
+        ...
+
+
+class BlockMerge(Task[Any]):
+    """The merge of one tensor by a method that works in blocks.
+
+    Attributes:
+        gather: the inputs; the base first when ``base_model`` is set.
+        method: the mathematics.
+        output_weight: the tensor being made.
+        shape: its shape.
+        parameters: global parameters, resolved for this tensor.
+        tensor_parameters: per-model parameters by reference.
+        base_model: the base's reference, None when this tensor has no base.
+    """
+
+    gather: MergeTensorInput
+    method: BlockMethod
+    output_weight: WeightInfo
+    shape: tuple[int, ...]
+    parameters: ImmutableMap[str, Any]
+    tensor_parameters: ImmutableMap[ModelReference, ImmutableMap[str, Any]]
+    base_model: ModelReference | None
+
+    def context(self) -> TensorContext:
+        """The facts that the method sees, aligned with ``Block.tensors``."""
+        models = tuple(model for model in self.gather.models if model != self.base_model)
+        return TensorContext(
+            output_weight=self.output_weight,
+            shape=self.shape,
+            parameters=self.parameters,
+            tensor_parameters=tuple(self.tensor_parameters.get(model, ImmutableMap()) for model in models),
+            models=models,
+            base_model=self.base_model,
+        )
+
+    def arguments(self) -> Mapping[str, Task[Any]]:
+        """Nothing: its tensors are read span by span, not loaded whole."""
+        return {}
+
+    def execute(self, **values: Any) -> Any:
+        raise AssertionError("a BlockMerge is expanded into spans, not executed")
+
+    def group_label(self) -> str | None:
+        return self.gather.group_label()
+
+    def uses_accelerator(self) -> bool:
+        return True
+
+
+def ordered(roots: Sequence[Task[Any]]) -> list[Task[Any]]:
+    """All tasks that ``roots`` need, each once, arguments before their users.
+
+    Groups keep the order in which ``roots`` first name them; within a group higher priority
+    comes first.  A task stands right before its first user, so loads happen as late as
+    possible, and a task that several use runs once.
+    """
+    order: list[Task[Any]] = []
+    done: set[Task[Any]] = set()
+    for root in _grouped(roots):
+        _visit(root, order, done)
+    return order
+
+
+def _grouped(roots: Sequence[Task[Any]]) -> list[Task[Any]]:
+    rank: dict[str | None, int] = {}
+    for root in roots:
+        try:
+            rank.setdefault(root.group_label(), len(rank))
+        except RecursionError:
+            raise MethodError(f"{type(root).__name__} depends on itself.") from None
+    return sorted(roots, key=lambda root: (rank[root.group_label()], -root.priority()))
+
+
+def _visit(root: Task[Any], order: list[Task[Any]], done: set[Task[Any]]) -> None:
+    stack: list[tuple[Task[Any], Iterator[Task[Any]]]] = []
+    active: set[Task[Any]] = set()
+
+    def enter(task: Task[Any]) -> None:
+        if task in active:
+            raise MethodError(f"{type(task).__name__} depends on itself.")
+        active.add(task)
+        arguments = sorted(task.arguments().values(), key=lambda argument: -argument.priority())
+        stack.append((task, iter(arguments)))
+
+    if root not in done:
+        enter(root)
+    while stack:
+        task, rest = stack[-1]
+        argument = next(rest, None)
+        if argument is None:
+            stack.pop()
+            active.discard(task)
+            done.add(task)
+            order.append(task)
+        elif argument not in done:
+            enter(argument)

@@ -1,0 +1,1 @@
+"""Tensor mathematics that merge methods share."""

@@ -1,0 +1,34 @@
+"""Floating-point numbers and random numbers as integers: masks of bits are many times faster than booleans."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from merger.ops.columns import Number
+
+ALL = 1 << 32
+"""A limit that every 32 random bits are below."""
+
+
+def integers_of(tensor: Tensor) -> Tensor:
+    """The bit patterns of a float32 or float64 tensor, sharing its memory."""
+    return tensor.view(torch.int64 if tensor.dtype == torch.float64 else torch.int32)
+
+
+def magnitude_bits(delta: Tensor, out: Tensor | None = None) -> Tensor:
+    """The bit patterns of |delta| as integers, by default in place of ``delta``."""
+    bits = integers_of(delta)
+    return torch.bitwise_and(bits, torch.iinfo(bits.dtype).max, out=bits if out is None else out)
+
+
+def is_below(bits: Tensor, limit: Number) -> Tensor:
+    """1 where 32 random bits, read as an unsigned number, are below ``limit``, else 0; overwrites ``bits``.
+
+    Args:
+        bits: int32.
+        limit: in [0, 2^32].
+    """
+    if isinstance(limit, Tensor) or limit >= ALL:
+        return ((bits.to(torch.int64) & 0xFFFFFFFF) < limit).to(torch.int32)
+    return torch.lt(bits.bitwise_xor_(-0x80000000), int(limit) - 0x80000000, out=bits)

@@ -1,0 +1,69 @@
+"""Bytes to numbers and back: element types, zero-copy views and the one rounding of a result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from merger.errors import UserError
+from merger.types import DTYPE_BY_NAME, DTYPES
+
+
+def torch_dtype(code_or_name: str) -> torch.dtype:
+    """The torch type for a file header's code (``BF16``) or a recipe's name (``bfloat16``).
+
+    Raises:
+        UserError: no such type.
+    """
+    dtype = DTYPES.get(code_or_name) or DTYPE_BY_NAME.get(code_or_name)
+    if dtype is None:
+        raise UserError(f"'{code_or_name}' is not an element type.", hint=f"Known: {', '.join(DTYPE_BY_NAME)}.")
+    found: torch.dtype = getattr(torch, dtype.name)
+    return found
+
+
+def working_dtype(codes: Iterable[str]) -> torch.dtype:
+    """The type that inputs of these types are computed in: float64 if any is, else float32."""
+    return torch.float64 if any(torch_dtype(code) is torch.float64 for code in codes) else torch.float32
+
+
+def view_bytes(buffer: Any, code: str) -> Tensor:
+    """A 1-D tensor over the memory of a writable buffer, without a copy."""
+    dtype = torch_dtype(code)
+    if memoryview(buffer).nbytes == 0:
+        return torch.empty(0, dtype=dtype)
+    return torch.frombuffer(buffer, dtype=dtype)
+
+
+def to_bytes(tensor: Tensor, code: str) -> memoryview:
+    """The tensor's elements, rounded once to nearest even, as they stand in a file."""
+    flat = rounded(tensor.detach().reshape(-1), torch_dtype(code)).cpu().contiguous()
+    return flat.view(torch.uint8).numpy().data
+
+
+def rounded(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The tensor in another type, each element rounded once.
+
+    torch narrows float64 to the 16-bit types by way of float32, which rounds twice.
+    """
+    if tensor.dtype is torch.float64 and dtype.is_floating_point and dtype.itemsize < 4:
+        tensor = _to_odd_float32(tensor)
+    return tensor.to(dtype)
+
+
+def _to_odd_float32(values: Tensor) -> Tensor:
+    """float64 to float32, inexact results to the neighbour whose last bit is 1.
+
+    With more than two bits to spare, rounding such a number to nearest gives what rounding the
+    original would (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
+    """
+    narrow = values.to(torch.float32)
+    back = narrow.to(torch.float64)
+    inexact = (back != values) & ~values.isnan()
+    outward = back.abs() > values.abs()
+    bits = narrow.view(torch.int32)
+    bits.sub_(outward.to(torch.int32)).bitwise_or_(inexact.to(torch.int32))
+    return narrow

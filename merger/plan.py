@@ -1,0 +1,174 @@
+"""Recipe and file headers, fully resolved: every output tensor, its inputs, and every problem."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+
+from merger.checkpoints.base import Checkpoint
+from merger.errors import PlanError, Problem
+from merger.graph import BlockMerge
+from merger.matching import match_tensors
+from merger.methods.base import MergeMethod
+from merger.recipe import ModelEntry, Recipe, RunOptions
+from merger.rules import OutputTensor, TensorPlanner
+from merger.types import BLOCK_ELEMENTS, ModelReference
+
+__all__ = ["OutputTensor", "Plan", "make_plan"]
+
+MIB = 1 << 20
+COUNTER_BYTES = MIB // 2
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a merge will do.
+
+    Attributes:
+        recipe: what was asked for.
+        method: its merge method.
+        checkpoints: the opened models, the base included.
+        outputs: every output tensor, in writing order.
+        problems: everything found: errors, warnings and notes.
+        memory: upper bound of working memory in bytes, without torch itself.
+    """
+
+    recipe: Recipe
+    method: MergeMethod
+    checkpoints: Mapping[ModelReference, Checkpoint]
+    outputs: tuple[OutputTensor, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    memory: int = 0
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        """The problems that stop the merge."""
+        return tuple(problem for problem in self.problems if problem.level == "error")
+
+    @property
+    def bytes_in(self) -> int:
+        """Bytes of all input tensors that will be read, once each."""
+        return sum(spec.nbytes for output in self.outputs for _, spec in output.sources)
+
+    @property
+    def bytes_out(self) -> int:
+        """Bytes of all output tensors; also the free disk that the merge needs."""
+        return sum(output.nbytes for output in self.outputs)
+
+    @property
+    def primary(self) -> Checkpoint:
+        """The model that gives config and tokenizer: the base, else the first model."""
+        return self.checkpoints[self.recipe.base_model or self.recipe.all_models()[0]]
+
+    def require(self) -> None:
+        """Insist that nothing stops the merge.
+
+        Raises:
+            PlanError: with all errors together.
+        """
+        if self.errors:
+            raise PlanError(self.errors)
+
+    def close(self) -> None:
+        """Close the opened models."""
+        for checkpoint in self.checkpoints.values():
+            checkpoint.close()
+
+
+def make_plan(
+    recipe: Recipe,
+    method: MergeMethod,
+    checkpoints: Mapping[ModelReference, Checkpoint],
+    options: RunOptions,
+    out: Path | None = None,
+) -> Plan:
+    """Resolve a recipe against opened models; finds problems, never raises for them.
+
+    Args:
+        recipe: what to merge.
+        method: the merge method it names.
+        checkpoints: every model of the recipe, opened.
+        options: how to run, for the memory estimate.
+        out: where the result will stand, for the disk check.
+    """
+    problems = [*recipe.problems, *recipe_problems(recipe, method)]
+    plan = Plan(recipe, method, checkpoints)
+    if not any(problem.level == "error" for problem in problems):
+        planner = TensorPlanner(recipe, method, checkpoints, strict=options.strict)
+        planned = [planner.plan(match) for match in match_tensors(recipe, checkpoints)]
+        outputs = tuple(output for output in planned if output is not None)
+        problems += planner.problems()
+        plan = replace(plan, outputs=outputs, memory=memory_bound(outputs, options))
+    problems += _disk_problems(plan.bytes_out, out) if out else []
+    return replace(plan, problems=tuple(dict.fromkeys(problems)))
+
+
+def recipe_problems(recipe: Recipe, method: MergeMethod) -> Iterator[Problem]:
+    """What a recipe and its method say without any model: base, number of models, what is not done yet."""
+    parts = [(part.sources, part.base_model or recipe.base_model) for part in recipe.slices]
+    for entries, base in parts or [(recipe.models, recipe.base_model)]:
+        yield from _count_problems(entries, base, method)
+    if any(model.lora for model in recipe.all_models()):
+        yield Problem("adapters (model+lora) cannot be merged yet", hint="Merge the adapter into its model first.")
+
+
+def _count_problems(
+    entries: Sequence[ModelEntry], base: ModelReference | None, method: MergeMethod
+) -> Iterator[Problem]:
+    name = method.name()
+    if method.base == "required" and base is None:
+        yield Problem(f"{name} needs a base model", "base_model", "Add the model that the others were fine-tuned from.")
+        return
+    listed = [entry for entry in entries if entry.model != base or method.base in ("none", "reads_first")]
+    if len(listed) < method.min_models or len(listed) > (method.max_models or len(listed)):
+        beside = " besides the base" if method.base in ("required", "optional") and base else ""
+        yield Problem(f"{name} merges {_wanted(method)}{beside}, the recipe lists {len(listed)}", "models")
+    is_listed = any(entry.model == base for entry in entries)
+    if base and is_listed and method.base == "required" and method.max_models != 1:
+        yield Problem("the base is listed among the models; it has no change of its own and is ignored", level="note")
+    if base and not is_listed and method.base == "none":
+        yield Problem(
+            f"{name} has no use for a base: only config and tokenizer are taken from it",
+            "base_model",
+            "List it under models too if it should be merged.",
+            "warning",
+        )
+
+
+def _wanted(method: MergeMethod) -> str:
+    low, high = method.min_models, method.max_models
+    if low == high:
+        return f"exactly {low} model{'s' if low > 1 else ''}"
+    return f"at least {low} model{'s' if low > 1 else ''}" if high is None else f"{low} to {high} models"
+
+
+def memory_bound(outputs: Sequence[OutputTensor], options: RunOptions) -> int:
+    """Bytes of blocks, counters and whole tensors that can be alive at once."""
+    return max((_working_set(output) for output in outputs), default=0) * max(options.workers or os.cpu_count() or 1, 1)
+
+
+def _working_set(output: OutputTensor) -> int:
+    models = len(output.sources)
+    whole = not isinstance(output.task, BlockMerge) or output.task.method.split(output.task.context()) == "tensor"
+    elements = prod(output.shape) if whole and output.action == "merge" else min(prod(output.shape), BLOCK_ELEMENTS)
+    return (models + 4) * elements * 4 + models * COUNTER_BYTES
+
+
+def _disk_problems(needed: int, out: Path) -> list[Problem]:
+    place = out.absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if needed <= free:
+        return []
+    return [
+        Problem(
+            f"the result needs {needed / 1e9:.1f} GB of disk, {free / 1e9:.1f} GB are free",
+            "output",
+            "Free some space, choose another disk, or write a smaller dtype (out_dtype).",
+        )
+    ]

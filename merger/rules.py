@@ -1,0 +1,424 @@
+"""The rules by which one output tensor is merged, copied or refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Literal
+
+from merger.architecture import Architecture
+from merger.checkpoints.base import Checkpoint
+from merger.errors import Problem
+from merger.graph import MergeTensorInput, Task
+from merger.matching import Match, Source
+from merger.methods import registry
+from merger.methods.base import MergeMethod
+from merger.recipe import Recipe, Setting
+from merger.settings import MISSING, resolve
+from merger.tasks import LoadTensor
+from merger.types import (
+    DTYPE_BY_NAME,
+    DTYPES,
+    ConfigParameterDef,
+    ImmutableMap,
+    ModelReference,
+    TensorContext,
+    TensorSpec,
+    WeightInfo,
+)
+
+COMPARED_BYTES = 1 << 20
+"""Integer tensors up to this size are read and compared while planning."""
+
+SUMMARY_FROM = 4
+"""From this many tensors on, one kind of finding becomes one sentence."""
+
+Parameters = ImmutableMap[str, Any]
+NO_PARAMETERS: Parameters = ImmutableMap()
+
+
+@dataclass(frozen=True)
+class OutputTensor:
+    """One tensor of the result.
+
+    Attributes:
+        weight: its name, layer and role.
+        dtype: safetensors code that it is written in.
+        shape: its dimensions.
+        action: ``merge``, or ``copy`` when one input is taken as it is.
+        task: computes it.
+        sources: the inputs that are read, in the order in which the method sees them.
+        parameters: the method's global parameters here; empty for a copy.
+        tensor_parameters: per-model parameters by reference; empty for a copy.
+    """
+
+    weight: WeightInfo
+    dtype: str
+    shape: tuple[int, ...]
+    action: Literal["merge", "copy"]
+    task: Task[Any]
+    sources: tuple[tuple[ModelReference, TensorSpec], ...]
+    parameters: Parameters = NO_PARAMETERS
+    tensor_parameters: ImmutableMap[ModelReference, Parameters] = field(default_factory=ImmutableMap)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in the output file."""
+        return prod(self.shape) * DTYPES[self.dtype].itemsize
+
+    @property
+    def spec(self) -> TensorSpec:
+        """What the output file's header will say; its place is not known yet."""
+        return TensorSpec(self.weight.name, self.dtype, self.shape, stop=self.nbytes)
+
+
+class Findings:
+    """Collects problems, and turns many of one kind into one sentence."""
+
+    def __init__(self) -> None:
+        self._single: list[Problem] = []
+        self._kinds: dict[tuple[str, str, str], list[str]] = {}
+
+    def add(self, problem: Problem) -> None:
+        """Keep a problem as it is."""
+        self._single.append(problem)
+
+    def tensor(self, level: Literal["error", "warning", "note"], name: str, message: str, hint: str = "") -> None:
+        """Keep a finding about one tensor; equal messages are grouped."""
+        self._kinds.setdefault((level, message, hint), []).append(name)
+
+    def problems(self) -> list[Problem]:
+        """Everything, errors first."""
+        grouped = [
+            Problem(f"{message}{_also(names)}", names[0], hint, level)  # type: ignore[arg-type]
+            for (level, message, hint), names in self._kinds.items()
+        ]
+        order = {"error": 0, "warning": 1, "note": 2}
+        return sorted(dict.fromkeys([*self._single, *grouped]), key=lambda problem: order[problem.level])
+
+
+def _also(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return ""
+    if len(names) < SUMMARY_FROM:
+        return f" (also {', '.join(names[1:])})"
+    return f" (and {len(names) - 1} more tensors)"
+
+
+class TensorPlanner:
+    """Applies the rules to one output tensor after another.
+
+    Args:
+        recipe: what to merge.
+        method: its merge method.
+        checkpoints: every model of the recipe, opened.
+        strict: whether integer tensors that differ are an error.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        method: MergeMethod,
+        checkpoints: Mapping[ModelReference, Checkpoint],
+        *,
+        strict: bool = False,
+    ) -> None:
+        self.recipe, self.method, self.checkpoints, self.strict = recipe, method, checkpoints, strict
+        self.findings = Findings()
+        self.shape_conflicts: Counter[tuple[ModelReference, ModelReference]] = Counter()
+        self._checked: set[Any] = set()
+        primary = checkpoints[recipe.base_model or recipe.all_models()[0]]
+        self._architecture = Architecture.of(frozenset(primary.tensors))
+
+    def plan(self, match: Match) -> OutputTensor | None:
+        """The output tensor of a match, or None when a problem stands in the way."""
+        base = match.base if match.base and match.base.spec else None
+        present = [source for source in match.sources if source.spec is not None]
+        every = [base, *present] if base else present
+        if not every or not self._agree(match.name, every):
+            return None
+        first = every[0]
+        if not _spec(first).is_float:
+            return self._integer(match, every)
+        if not prod(_spec(first).shape):
+            return self._copy(match, first)
+        return self._float(match, base, present)
+
+    def problems(self) -> list[Problem]:
+        """All findings so far."""
+        return self.findings.problems()
+
+    # What fits together
+
+    def _agree(self, name: str, sources: Sequence[Source]) -> bool:
+        first = sources[0]
+        fits = True
+        for other in sources[1:]:
+            if _spec(other).shape != _spec(first).shape:
+                self._shape_conflict(name, first, other)
+                fits = False
+            elif _spec(other).is_float != _spec(first).is_float:
+                self.findings.tensor(
+                    "error",
+                    name,
+                    f"{other.model} stores {_spec(other).dtype}, {first.model} stores {_spec(first).dtype}; "
+                    "numbers and counters cannot be merged with each other",
+                )
+                fits = False
+        return fits
+
+    def _shape_conflict(self, name: str, first: Source, other: Source) -> None:
+        mine, theirs = _spec(first).shape, _spec(other).shape
+        self.shape_conflicts[first.model, other.model] += 1
+        is_vocabulary = self._architecture.weight_info(name, mine).is_embed and mine[1:] == theirs[1:]
+        if is_vocabulary:
+            self.findings.tensor(
+                "error",
+                name,
+                f"{other.model} has {theirs[0]} vocabulary rows, {first.model} has {mine[0]}",
+                "Say whose vocabulary to keep: tokenizer: {source: base}, {source: union} or {source: <model>}.",
+            )
+            return
+        count = self.shape_conflicts[first.model, other.model]
+        if count == SUMMARY_FROM:
+            self.findings.add(
+                Problem(
+                    f"many tensors of {other.model} have other shapes than in {first.model}",
+                    hint="They are not fine-tunes of one model; choose models of the same architecture and size.",
+                )
+            )
+        if count < SUMMARY_FROM:
+            self.findings.tensor(
+                "error",
+                name,
+                f"{other.model} has shape {list(theirs)}, {first.model} has {list(mine)}",
+                "Choose models of the same architecture and size.",
+            )
+
+    # Tensors that are not merged
+
+    def _integer(self, match: Match, sources: Sequence[Source]) -> OutputTensor:
+        first = sources[0]
+        if len(sources) > 1:
+            level: Literal["note", "warning", "error"] = "note"
+            if _spec(first).nbytes > COMPARED_BYTES:
+                message = f"is not a float tensor; the one of {first.model} is copied without comparing"
+            elif all(self._equal_bytes(first, other) for other in sources[1:]):
+                return self._copy(match, first)
+            else:
+                level = "error" if self.strict else "warning"
+                message = f"is not a float tensor and differs; the one of {first.model} is copied"
+            self.findings.tensor(level, match.name, message)
+        return self._copy(match, first)
+
+    def _equal_bytes(self, first: Source, other: Source) -> bool:
+        return _spec(first).dtype == _spec(other).dtype and self._bytes(first) == self._bytes(other)
+
+    def _bytes(self, source: Source) -> bytes:
+        buffer = bytearray(_spec(source).nbytes)
+        self._checkpoint(source).read_into(_spec(source), 0, memoryview(buffer))
+        return bytes(buffer)
+
+    def _copy(self, match: Match, source: Source) -> OutputTensor:
+        spec = _spec(source)
+        return OutputTensor(
+            weight=self._architecture.weight_info(match.name, spec.shape),
+            dtype=self._output_dtype(spec),
+            shape=spec.shape,
+            action="copy",
+            task=self._load(source),
+            sources=((source.model, spec),),
+        )
+
+    # Tensors that are merged
+
+    def _float(self, match: Match, base: Source | None, present: list[Source]) -> OutputTensor | None:
+        method = self.method
+        fixed = method.max_models is not None and method.max_models == method.min_models
+        lacking = [source for source in match.sources if source.spec is None]
+        has_base = match.base is not None and method.base in ("required", "optional")
+        if has_base and base is None:
+            return self._without_base(match, present, fixed)
+        if has_base and not present:
+            self.findings.tensor("note", match.name, f"only {_name(base)} has it; copied")
+            return self._copy(match, base) if base else None
+        if fixed and len(present) < method.min_models:
+            source = base or present[0]
+            self.findings.tensor("note", match.name, f"{_lacks(lacking)} it; the one of {source.model} is copied")
+            return self._copy(match, source)
+        if lacking:
+            self.findings.tensor("note", match.name, f"{_lacks(lacking)} it and is left out here")
+        return self._merge(match, method, base, present)
+
+    def _without_base(self, match: Match, present: list[Source], fixed: bool) -> OutputTensor | None:
+        if len(present) == 1 or fixed:
+            self.findings.tensor("note", match.name, f"the base lacks it; copied from {present[0].model}")
+            return self._copy(match, present[0])
+        self.findings.tensor("note", match.name, "the base lacks it; the models that have it are averaged")
+        return self._merge(match, registry.get("linear"), None, present)
+
+    def _merge(
+        self, match: Match, method: MergeMethod, base: Source | None, present: list[Source]
+    ) -> OutputTensor | None:
+        reads_base = base is not None and method.base in ("required", "optional")
+        inputs = present
+        if base is not None and method.base in ("reads_first", "none") and (base.entry or method.base != "none"):
+            inputs = self._in_recipe_order(base, present, first=method.base == "reads_first")
+        parameters, tensor_parameters = self._resolve(match, method, inputs)
+        if parameters is None or tensor_parameters is None:
+            return None
+        first = base or inputs[0]
+        weight = self._architecture.weight_info(match.name, _spec(first).shape)
+        base_model = base.model if reads_base and base else None
+        if not self._check(method, weight, _spec(first).shape, parameters, tensor_parameters, inputs, base_model):
+            return None
+        if method.skips_zero_weight:
+            inputs = [source for source in inputs if tensor_parameters[source.model].get("weight") != 0]
+            if not inputs:
+                return self._copy(match, first)
+        read = [base, *inputs] if reads_base and base else inputs
+        return self._output(method, weight, read, parameters, tensor_parameters, base_model)
+
+    def _in_recipe_order(self, base: Source, present: list[Source], *, first: bool) -> list[Source]:
+        """The models with the base among them: first, or where the recipe lists it."""
+        if first:
+            return [base, *present]
+        listed = [entry.model for entry in self.recipe.models]
+        place = sum(1 for source in present if source.entry and _rank(listed, source) < _rank(listed, base))
+        return [*present[:place], base, *present[place:]]
+
+    def _output(
+        self,
+        method: MergeMethod,
+        weight: WeightInfo,
+        read: Sequence[Source],
+        parameters: Parameters,
+        tensor_parameters: ImmutableMap[ModelReference, Parameters],
+        base_model: ModelReference | None,
+    ) -> OutputTensor:
+        gather = MergeTensorInput(
+            models=tuple(source.model for source in read),
+            loads=tuple(self._load(source) for source in read),
+            positions=tuple(source.position for source in read),
+        )
+        shape = _spec(read[0]).shape
+        task = method.make_task(
+            output_weight=weight,
+            tensors=gather,
+            parameters=parameters,
+            tensor_parameters=tensor_parameters,
+            base_model=base_model,
+            shape=shape,
+        )
+        return OutputTensor(
+            weight=weight,
+            dtype=self._output_dtype(_spec(read[0])),
+            shape=shape,
+            action="copy" if isinstance(task, LoadTensor) else "merge",
+            task=task,
+            sources=tuple((source.model, _spec(source)) for source in read),
+            parameters=parameters,
+            tensor_parameters=tensor_parameters,
+        )
+
+    def _check(
+        self,
+        method: MergeMethod,
+        weight: WeightInfo,
+        shape: tuple[int, ...],
+        parameters: Parameters,
+        tensor_parameters: ImmutableMap[ModelReference, Parameters],
+        inputs: Sequence[Source],
+        base_model: ModelReference | None,
+    ) -> bool:
+        """Ask the method about its parameters, once for each set of values."""
+        models = tuple(source.model for source in inputs)
+        values = tuple(tensor_parameters[model] for model in models)
+        key = (method.name(), parameters, values)
+        if key in self._checked:
+            return True
+        found = method.check(TensorContext(weight, shape, parameters, values, models, base_model))
+        for problem in found:
+            self.findings.tensor(problem.level, weight.name, problem.message, problem.hint)
+        if any(problem.level == "error" for problem in found):
+            return False
+        self._checked.add(key)
+        return True
+
+    # Parameters
+
+    def _resolve(
+        self, match: Match, method: MergeMethod, inputs: Sequence[Source]
+    ) -> tuple[Parameters | None, ImmutableMap[ModelReference, Parameters] | None]:
+        shared = [match.slice_parameters, self.recipe.parameters]
+        found = self._values(method.parameters(), shared, match.name, match.relative_depth, "the recipe")
+        per_model: dict[ModelReference, Parameters | None] = {}
+        for source in inputs:
+            own: list[Mapping[str, Setting]] = [source.entry.parameters] if source.entry else []
+            per_model[source.model] = self._values(
+                method.tensor_parameters(),
+                [*own, *shared],
+                _spec(source).name,
+                match.relative_depth,
+                str(source.model),
+            )
+        complete = {model: values for model, values in per_model.items() if values is not None}
+        return found, ImmutableMap(complete) if len(complete) == len(per_model) else None
+
+    def _values(
+        self,
+        definitions: Sequence[ConfigParameterDef],
+        levels: Sequence[Mapping[str, Setting]],
+        tensor: str,
+        depth: float,
+        owner: str,
+    ) -> Parameters | None:
+        values: dict[str, Any] = {}
+        missing = False
+        for definition in definitions:
+            value = resolve(levels, definition.name, tensor, depth)
+            if value is MISSING:
+                value = definition.default_value
+                if definition.required:
+                    missing = True
+                    self.findings.tensor(
+                        "error",
+                        tensor,
+                        f"{owner} gives no value for '{definition.name}' that applies",
+                        f"Add '{definition.name}' to its parameters; {self.method.name()} needs it.",
+                    )
+            values[definition.name] = value
+        return None if missing else ImmutableMap(values)
+
+    # Small things
+
+    def _checkpoint(self, source: Source) -> Checkpoint:
+        return self.checkpoints[source.entry.model if source.entry else source.model]
+
+    def _load(self, source: Source) -> LoadTensor:
+        return LoadTensor(source.model, _spec(source), self._checkpoint(source))
+
+    def _output_dtype(self, spec: TensorSpec) -> str:
+        chosen = self.recipe.out_dtype or self.recipe.dtype
+        return DTYPE_BY_NAME[chosen].code if chosen and spec.is_float else spec.dtype
+
+
+def _spec(source: Source) -> TensorSpec:
+    assert source.spec is not None
+    return source.spec
+
+
+def _rank(listed: Sequence[ModelReference], source: Source) -> int:
+    return listed.index(source.entry.model) if source.entry else -1
+
+
+def _name(source: Source | None) -> str:
+    return str(source.model) if source else "no model"
+
+
+def _lacks(sources: Sequence[Source]) -> str:
+    names = ", ".join(str(source.model) for source in sources)
+    return f"{names} {'lacks' if len(sources) == 1 else 'lack'}"
+
