@@ -1,37 +1,37 @@
-"""Runs a merge's own measure and combine on pieces of tensors, for the preview's figures."""
+"""Runs a merge's own measure and combine on pieces of one tensor, for the preview's figures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from merger.estimates import Floats, Integers, Layout
+from merger.estimates import Floats, Layout
 from merger.graph import BlockMerge, Task, ordered
 from merger.inputs import Piece, SampledTensor, TensorInputs, WholeTensor
-from merger.measures import input_sums, kept_sums, merged_sums, survival_sums
+from merger.measures import Sheet
 from merger.ops.noise import BlockNoise
-from merger.ops.witness import Seen, watching
+from merger.ops.witness import watching
 from merger.stripes import Stripes
-from merger.tasks import LoadTensor, block_shape, row_length
-from merger.types import Block, Fold, ModelReference, Split, TensorContext
+from merger.tasks import LoadTensor, row_length
+from merger.types import Block, Fold, ModelReference, Split
 
 Places = Mapping[ModelReference, int]
 """Each model's place in a layout."""
 
 
-def evaluate_tensor(layout: Layout, places: Places, inputs: TensorInputs, stripes: Stripes | None, seed: int) -> Floats:
+def evaluate_tensor(layout: Layout, places: Places, seed: int, inputs: TensorInputs, stripes: Stripes | None) -> Floats:
     """Sums over the rows of one tensor.
 
     Args:
         layout: of the result.
         places: of the models.
+        seed: of the merge's noise.
         inputs: of the tensor, which has a reference.
         stripes: the rows to look at, None for everything.
-        seed: of the merge's noise.
 
     Returns:
         ``[rows, sums]``; one row when everything is looked at.
@@ -41,17 +41,14 @@ def evaluate_tensor(layout: Layout, places: Places, inputs: TensorInputs, stripe
     pieces = WholeTensor(inputs, split) if stripes is None else SampledTensor.read(inputs, stripes)
     result = result_of(inputs, stripes, seed)
     result.measure(pieces)
-    parts = [input_piece_sums(layout, places, inputs, piece) + result.sums(layout, places, piece) for piece in pieces]
+    parts = []
+    for piece in pieces:
+        sheet = Sheet(layout, piece.rows, piece.elements)
+        reference = piece.tensors[inputs.compared_with]
+        sheet.inputs(reference, {places[model]: piece.tensors[model] for model in inputs.models})
+        result.enter(sheet, places, piece)
+        parts.append(sheet.sums)
     return np.concatenate(parts) if stripes is not None else np.sum(parts, axis=0)
-
-
-def input_piece_sums(layout: Layout, places: Places, inputs: TensorInputs, piece: Piece) -> Floats:
-    """What a piece says of the inputs alone."""
-    assert inputs.reference is not None
-    tensors = [piece.tensors[model] for model in inputs.models]
-    return input_sums(
-        layout, [places[model] for model in inputs.models], piece.tensors[inputs.reference], tensors, piece.rows
-    )
 
 
 def result_of(inputs: TensorInputs, stripes: Stripes | None, seed: int) -> Result:
@@ -68,13 +65,13 @@ def result_of(inputs: TensorInputs, stripes: Stripes | None, seed: int) -> Resul
 
 def can_sample(task: Task[Any]) -> bool:
     """Whether the figures of a merge can be told from a part of its tensor."""
-    return isinstance(task, LoadTensor) or (
-        isinstance(task, BlockMerge) and getattr(task.method, "preview", "exact") != "exact"
-    )
+    if isinstance(task, BlockMerge):
+        return getattr(task.method, "preview", "exact") != "exact"
+    return isinstance(task, LoadTensor)
 
 
 class Result:
-    """The merged values of one tensor; by itself, values that are not known.
+    """The merged values of one tensor.
 
     Args:
         inputs: of the tensor.
@@ -86,13 +83,8 @@ class Result:
     def measure(self, pieces: Iterable[Piece]) -> None:
         """Find out what has to be known of the whole tensor first."""
 
-    def sums(self, layout: Layout, places: Places, piece: Piece) -> Floats:
-        """What a piece says of the result."""
-        return np.zeros((len(piece.rows), layout.size))
-
-    def _merged(self, layout: Layout, piece: Piece, merged: Tensor) -> Floats:
-        assert self.inputs.reference is not None
-        return merged_sums(layout, piece.tensors[self.inputs.reference], merged, piece.rows)
+    def enter(self, sheet: Sheet, places: Places, piece: Piece) -> None:
+        """Enter what a piece says of the result."""
 
 
 class Unknown(Result):
@@ -106,10 +98,10 @@ class Copied(Result):
         super().__init__(inputs)
         self._model = task.model
 
-    def sums(self, layout: Layout, places: Places, piece: Piece) -> Floats:
-        copied = [places[self._model]] if self._model in places and self._model in self.inputs.models else []
-        merged = piece.tensors[self._model]
-        return self._merged(layout, piece, merged) + kept_sums(layout, copied, None, merged.numel(), piece.rows)
+    def enter(self, sheet: Sheet, places: Places, piece: Piece) -> None:
+        sheet.merged(piece.tensors[self.inputs.compared_with], piece.tensors[self._model])
+        if self._model in self.inputs.models:
+            sheet.kept_all([places[self._model]])
 
 
 class Executed(Result):
@@ -118,7 +110,7 @@ class Executed(Result):
     def __init__(self, inputs: TensorInputs, task: Task[Any]) -> None:
         super().__init__(inputs)
         self._task = task
-        self._value: Tensor | None = None
+        self._value: Any = None
 
     def measure(self, pieces: Iterable[Piece]) -> None:
         values: dict[Task[Any], Any] = {}
@@ -126,11 +118,10 @@ class Executed(Result):
             values[task] = task.execute(**{name: values[argument] for name, argument in task.arguments().items()})
         self._value = values[self._task].reshape(-1)
 
-    def sums(self, layout: Layout, places: Places, piece: Piece) -> Floats:
-        assert self._value is not None
-        merged = self._value[piece.start : piece.start + piece.elements]
-        models = [places[model] for model in self.inputs.models]
-        return self._merged(layout, piece, merged) + kept_sums(layout, models, None, merged.numel(), piece.rows)
+    def enter(self, sheet: Sheet, places: Places, piece: Piece) -> None:
+        merged: Tensor = self._value[piece.start : piece.start + piece.elements]
+        sheet.merged(piece.tensors[self.inputs.compared_with], merged)
+        sheet.kept_all([places[model] for model in self.inputs.models])
 
 
 class Combined(Result):
@@ -148,11 +139,7 @@ class Combined(Result):
         self._merge, self._seed = merge, seed
         self._context = merge.context()
         self._split: Split = merge.method.split(self._context)
-        self._positions = [
-            position
-            for model, position in zip(merge.gather.models, merge.gather.positions, strict=True)
-            if model != merge.base_model
-        ]
+        self._positions = positions_of(merge)
         self._row = row_length(self._split, merge.shape)
         if stripes is not None and not stripes.is_whole:
             self._row = stripes.length
@@ -170,28 +157,35 @@ class Combined(Result):
 
     def block(self, piece: Piece) -> Block:
         """The method's own copy of a piece."""
-        if self._split == "tensor":
-            shape = self._merge.shape
-        else:
-            shape = (piece.elements,) if self._split == "elements" else (piece.elements // self._row, self._row)
-        tensors = [piece.tensors[model].clone().view(shape) for model in self._context.models]
-        base = self._merge.base_model
+        shape = self._block_shape(piece.elements)
+        own = {model: piece.tensors[model].clone().view(shape) for model in self._merge.gather.models}
+        base = None if self._merge.base_model is None else own.pop(self._merge.base_model)
         name = self._merge.output_weight.name
-        noise = (
-            BlockNoise(self._seed, name, self._positions, piece.start, shape)
-            if piece.indices is None
-            else BlockNoise.at(self._seed, name, self._positions, piece.indices.view(shape))
-        )
-        return Block(tensors, None if base is None else piece.tensors[base].clone().view(shape), noise)
+        if piece.indices is None:
+            return Block(list(own.values()), base, BlockNoise(self._seed, name, self._positions, piece.start, shape))
+        indices = piece.indices.view(shape)
+        return Block(list(own.values()), base, BlockNoise.at(self._seed, name, self._positions, indices))
 
-    def combine(self, piece: Piece) -> tuple[Tensor, Seen]:
-        """``[elements]`` merged values, and what was mixed for them."""
+    def _block_shape(self, elements: int) -> tuple[int, ...]:
+        if self._split == "tensor":
+            return self._merge.shape
+        return (elements,) if self._split == "elements" else (elements // self._row, self._row)
+
+    def enter(self, sheet: Sheet, places: Places, piece: Piece) -> None:
         with watching() as seen:
             merged: Tensor = self._merge.method.combine(self._context, self.block(piece), self._measured)
-        return merged.reshape(-1), seen
+        sheet.merged(piece.tensors[self.inputs.compared_with], merged.reshape(-1))
+        sheet.mixed(places_of(self._merge, places, self.inputs.compared_with), seen)
 
-    def sums(self, layout: Layout, places: Places, piece: Piece) -> Floats:
-        merged, seen = self.combine(piece)
-        reference = piece.tensors[self.inputs.reference] 
-        models = [model for model in self._context.models if model != self.inputs.reference]
-        return self._merged(layout, piece, merged) + mixing_sums(...)
+
+def positions_of(merge: BlockMerge) -> list[int | None]:
+    """Each of the method's tensors' place among the recipe's non-base models, for the noise."""
+    gather = merge.gather
+    pairs = zip(gather.models, gather.positions, strict=True)
+    return [position for model, position in pairs if model != merge.base_model]
+
+
+def places_of(merge: BlockMerge, places: Places, reference: ModelReference) -> list[int | None]:
+    """Each of the method's tensors' place in a layout, None for the reference."""
+    models = [model for model in merge.gather.models if model != merge.base_model]
+    return [None if model == reference else places[model] for model in models]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from merger.checkpoints.base import Checkpoint
-from merger.estimates import Integers
+from merger.estimates import Integers, Layout
 from merger.matching import Source, match_tensors
 from merger.ops.convert import working_dtype
 from merger.plan import OutputTensor, Plan
@@ -39,16 +40,87 @@ class TensorInputs:
         return working_dtype(load.spec.dtype for load in self.loads.values())
 
     @property
+    def compared_with(self) -> ModelReference:
+        """The reference of a tensor that has one."""
+        assert self.reference is not None
+        return self.reference
+
+    @property
     def models(self) -> list[ModelReference]:
         """The models whose changes are measured."""
         return [model for model in self.loads if model != self.reference]
 
 
-def collect_inputs(plan: Plan) -> list[TensorInputs]:
+@dataclass(frozen=True)
+class Study:
+    """The tensors of a merge that have figures, and the models whose changes are measured.
+
+    Attributes:
+        reference: name of what changes are measured from.
+        tensors: in the order of the output.
+        places: each model's place among the figures.
+        model_names: of these models, each name once.
+        left_out: tensors without figures and why.
+    """
+
+    reference: str
+    tensors: tuple[TensorInputs, ...]
+    places: Mapping[ModelReference, int]
+    model_names: tuple[str, ...]
+    left_out: tuple[tuple[str, str], ...]
+
+    @property
+    def layout(self) -> Layout:
+        """Where the sums over these models stand."""
+        return Layout(len(self.model_names))
+
+    @classmethod
+    def of(cls, plan: Plan) -> Study:
+        """What can be said of a plan."""
+        tensors, left_out = [], []
+        for inputs in collect_inputs(plan):
+            reason = _reason_against(inputs)
+            if reason:
+                left_out.append((inputs.output.weight.name, reason))
+            else:
+                tensors.append(inputs)
+        models = list(dict.fromkeys(model for inputs in tensors for model in inputs.models))
+        return cls(
+            _reference(plan).short_name,
+            tuple(tensors),
+            {model: place for place, model in enumerate(models)},
+            tuple(unique_names(models)),
+            tuple(left_out),
+        )
+
+
+def _reason_against(inputs: TensorInputs) -> str | None:
+    output = inputs.output
+    if not all(load.spec.is_float for load in inputs.loads.values()):
+        return "not a float tensor"
+    if not output.spec.numel:
+        return "empty"
+    return None if inputs.reference else "only in models that have nothing to compare it with"
+
+
+def unique_names(models: Iterable[ModelReference]) -> list[str]:
+    """Short names of models; one that comes again gets a number."""
+    seen: Counter[str] = Counter()
+    names = []
+    for model in models:
+        name = model.short_name
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return names
+
+
+def _reference(plan: Plan) -> ModelReference:
+    return plan.recipe.base_model or plan.recipe.all_models()[0]
+
+
+def collect_inputs(plan: Plan) -> Iterator[TensorInputs]:
     """The inputs of every output tensor of a plan, in its order."""
     outputs = {output.weight.name: output for output in plan.outputs}
-    first = plan.recipe.base_model or plan.recipe.all_models()[0]
-    collected = []
     for match in match_tensors(plan.recipe, plan.checkpoints):
         output = outputs.get(match.name)
         if output is None:
@@ -59,9 +131,8 @@ def collect_inputs(plan: Plan) -> list[TensorInputs]:
             for source in sources
             if source.spec is not None
         }
-        reference = match.base.model if match.base else first
-        collected.append(TensorInputs(output, reference if reference in loads else None, loads))
-    return collected
+        reference = match.base.model if match.base else _reference(plan)
+        yield TensorInputs(output, reference if reference in loads else None, loads)
 
 
 def _checkpoint(source: Source, checkpoints: Mapping[ModelReference, Checkpoint]) -> Checkpoint:
@@ -76,15 +147,15 @@ class Piece:
         tensors: ``[elements]`` of each model, widened.
         indices: ``[elements]`` flat indices in the whole tensor, None where they follow each other.
         start: flat index of the first element.
+        elements: how many there are.
         rows: where each row begins among the elements.
-        length: elements of a row.
     """
 
     tensors: Mapping[ModelReference, Tensor]
     indices: Tensor | None
     start: int
+    elements: int
     rows: Integers
-    length: int
 
 
 class WholeTensor:
@@ -105,7 +176,7 @@ class WholeTensor:
                 model: read_block(load, start, stop, slot, self._inputs.dtype)
                 for slot, (model, load) in enumerate(self._inputs.loads.items())
             }
-            yield Piece(tensors, None, start, np.zeros(1, np.int64), stop - start)
+            yield Piece(tensors, None, start, stop - start, np.zeros(1, np.int64))
 
 
 class SampledTensor:
@@ -136,4 +207,4 @@ class SampledTensor:
             part = indices[first : first + step].reshape(-1)
             place = slice(first * length, first * length + part.numel())
             tensors = {model: tensor[place] for model, tensor in self.tensors.items()}
-            yield Piece(tensors, part, int(part[0]), np.arange(0, part.numel(), length), length)
+            yield Piece(tensors, part, int(part[0]), part.numel(), np.arange(0, part.numel(), length))

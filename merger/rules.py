@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 from merger.architecture import Architecture
 from merger.checkpoints.base import Checkpoint
-from merger.errors import Problem
+from merger.errors import Problem, RecipeError
 from merger.graph import MergeTensorInput, Task
 from merger.matching import Match, Source
 from merger.methods import registry
 from merger.methods.base import MergeMethod
 from merger.recipe import Recipe, Setting
-from merger.settings import MISSING, resolve
+from merger.settings import MISSING, value_of
 from merger.tasks import LoadTensor
 from merger.types import (
     DTYPE_BY_NAME,
@@ -376,21 +376,22 @@ class TensorPlanner:
         owner: str,
     ) -> Parameters | None:
         values: dict[str, Any] = {}
-        missing = False
         for definition in definitions:
-            value = resolve(levels, definition.name, tensor, depth)
+            try:
+                value = value_of(definition, levels, tensor, depth)
+            except RecipeError as error:
+                self.findings.tensor("error", tensor, f"{owner}: {error.problems[0].message}", error.problems[0].hint)
+                return None
             if value is MISSING:
-                value = definition.default_value
-                if definition.required:
-                    missing = True
-                    self.findings.tensor(
-                        "error",
-                        tensor,
-                        f"{owner} gives no value for '{definition.name}' that applies",
-                        f"Add '{definition.name}' to its parameters; {self.method.name()} needs it.",
-                    )
+                self.findings.tensor(
+                    "error",
+                    tensor,
+                    f"{owner} gives no value for '{definition.name}' that applies",
+                    f"Add '{definition.name}' to its parameters; {self.method.name()} needs it.",
+                )
+                return None
             values[definition.name] = value
-        return None if missing else ImmutableMap(values)
+        return ImmutableMap(values)
 
     # Small things
 

@@ -141,7 +141,5 @@ def _check_bounds(number: float, definition: ConfigParameterDef) -> None:
 
 
 def _refusal(definition: ConfigParameterDef, value: object, expected: str) -> RecipeError:
-    shown = (
-        str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else f"'{value}'"
-    )
+    shown = f"'{value}'" if isinstance(value, str) else str(value).lower()
     return RecipeError(f"{definition.name} is {shown}; expected {expected}.", hint=definition.help)

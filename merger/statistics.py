@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Union
 
 import numpy as np
 import pandas as pd
+import torch
 
-from merger.estimates import Estimate, Totals
+from merger.errors import UserError
+from merger.estimates import Estimate, Floats, RowSums, Totals
+from merger.evaluation import can_sample, evaluate_tensor
+from merger.inputs import Study, TensorInputs
+from merger.plan import Plan
+from merger.stripes import Stripes, choose_stripes, share_of, whole
 
+DEFAULT_SHARE = 0.05
 OUTSIDE = "outside layers"
 EVERYTHING = "whole model"
 
@@ -200,6 +208,70 @@ class Preview:
             for group, (name, layer) in enumerate(zip(names, layers, strict=True))
         ]
         return Preview(self.reference, self.model_names, tuple(parts), self.totals.grouped(groups, len(names)))
+
+
+def preview_plan(plan: Plan, *, sample: float | None = None, exact: bool = False, seed: int = 0) -> Preview:
+    """The preview of a plan that is free of errors.
+
+    Args:
+        plan: what will be merged.
+        sample: share of each tensor to read, in whole rows: at least 16 and at most 2^20 elements of a tensor;
+            tensors up to 2^14 elements are read whole. 5 % by default.
+        exact: read everything instead.
+        seed: chooses the rows.
+
+    Raises:
+        UserError: ``sample`` is not in (0, 1].
+    """
+    share = DEFAULT_SHARE if sample is None else sample
+    if not 0 < share <= 1:
+        raise UserError(
+            f"a sample of {share:g} cannot be taken.", hint="Give a share above 0 and up to 1, such as 0.05."
+        )
+    is_exact = exact or share == 1
+    study = Study.of(plan)
+    chosen = [None if is_exact else _stripes(inputs, share, seed) for inputs in study.tensors]
+    evaluate = partial(evaluate_tensor, study.layout, study.places, plan.recipe.seed)
+    with ThreadPoolExecutor(os.cpu_count(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        rows = list(pool.map(evaluate, study.tensors, chosen))
+    return build_preview(study, chosen, rows)
+
+
+def _stripes(inputs: TensorInputs, share: float, seed: int) -> Stripes:
+    shape = inputs.output.shape
+    return choose_stripes(shape, share_of(shape, share), seed, inputs.output.weight.name)
+
+
+def build_preview(study: Study, chosen: Sequence[Stripes | None], rows: Sequence[Floats]) -> Preview:
+    """The preview from sums over rows.
+
+    Args:
+        study: what was looked at.
+        chosen: the rows of each tensor, None for all.
+        rows: ``[rows, sums]`` of each tensor.
+    """
+    looked_at = [stripes or whole(inputs.output.shape) for inputs, stripes in zip(study.tensors, chosen, strict=True)]
+    sums = [
+        RowSums(found, stripes.weights, stripes.sampled / stripes.elements)
+        for stripes, found in zip(looked_at, rows, strict=True)
+    ]
+    parts = [
+        Part(weight.name, weight.layer, weight.role, stripes.elements, stripes.sampled)
+        for weight, stripes in zip((inputs.output.weight for inputs in study.tensors), looked_at, strict=True)
+    ]
+    exact_only = [
+        part.name
+        for part, inputs in zip(parts, study.tensors, strict=True)
+        if part.sampled < part.elements and not can_sample(inputs.output.task)
+    ]
+    return Preview(
+        study.reference,
+        study.model_names,
+        tuple(parts),
+        Totals.of(study.layout, sums),
+        study.left_out,
+        tuple(exact_only),
+    )
 
 
 def _with_ends(figures: Sequence[str]) -> list[str]:

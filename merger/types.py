@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -251,6 +251,7 @@ class Block:
     noise: Noise
 
 
+@runtime_checkable
 class Fold(Protocol):
     """A measurement over a whole tensor, taken block by block and joined in order."""
 

@@ -139,7 +139,7 @@ def _spec(name: str, entry: Any, data_start: int, shard: str, where: str) -> Ten
 
 
 def _is_naturals(value: Any) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+    return isinstance(value, list) and all([type(item) is int and item >= 0 for item in value])
 
 
 def _nbytes(shape: list[int], itemsize: int) -> int | None:
@@ -153,6 +153,8 @@ def _nbytes(shape: list[int], itemsize: int) -> int | None:
 
 
 def _check_name(name: str, where: str) -> None:
+    if name.isascii():
+        return
     try:
         name.encode("utf-8")
     except UnicodeEncodeError:

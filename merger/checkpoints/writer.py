@@ -14,7 +14,7 @@ from merger.checkpoints.fingerprint import journal_content, require_same
 from merger.checkpoints.journal import JOURNAL_FILE, Journal, SpanRecord
 from merger.checkpoints.layout import ShardLayout, index_bytes
 from merger.checkpoints.outputs import OutputShards
-from merger.checkpoints.shards import INDEX_FILE, is_plain_name, listing
+from merger.checkpoints.shards import INDEX_FILE, INDEX_SUFFIX, is_plain_name, listing
 from merger.checkpoints.target import (
     check_free,
     check_target,
@@ -156,8 +156,8 @@ class OutputFolder:
         Raises:
             OutputError: the name leaves the folder or belongs to a weight file, or the disk is full.
         """
-        reserved = {JOURNAL_FILE, INDEX_FILE, *(layout.file for layout in self.layouts)}
-        if name in reserved or not all(map(is_plain_name, name.split("/"))):
+        is_weights = "/" not in name and name.endswith((".safetensors", INDEX_SUFFIX))
+        if is_weights or name == JOURNAL_FILE or not all(map(is_plain_name, name.split("/"))):
             raise OutputError(f"{name!a} is no name for a file of the output.", where=str(self.target))
         with output_errors(self.target):
             tree.write_file(self.path / PurePosixPath(name), data)

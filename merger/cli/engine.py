@@ -13,6 +13,7 @@ from merger.cli.command import whole_number
 from merger.cli.interrupt import cancel_on_signal
 from merger.cli.progress import consume, make_reporter
 from merger.cli.report import say, size_text, time_text
+from merger.errors import Cancelled
 
 if TYPE_CHECKING:
     from merger.events import Merged
@@ -74,7 +75,10 @@ def merge_and_report(recipe: Recipe, out: str, args: argparse.Namespace, label: 
 
     with cancel_on_signal() as cancel:
         events = merge(recipe, Path(os.path.expanduser(out)), run_options(args, cancel))
-        result = consume(events, make_reporter(args.json, label))
+        try:
+            result = consume(events, make_reporter(args.json, label))
+        except KeyboardInterrupt:
+            raise Cancelled("The merge was stopped at once.") from None
     if not args.json:
         say(f"Merged in {time_text(result.seconds)}, {size_text(result.bytes_out)}.")
     return result

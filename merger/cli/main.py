@@ -24,6 +24,7 @@ COMMANDS: tuple[Command, ...] = (
     methods.COMMAND,
     sweep.COMMAND,
 )
+KEPT = "the output folder is as it was and finished work is kept; the same command with --resume goes on from there."
 FAILED, CANCELLED, READER_GONE = 2, 130, 141
 
 
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with stop_at_once():
             return _run(arguments)
     except (Cancelled, KeyboardInterrupt) as error:
-        print_cancelled(str(error) if isinstance(error, Cancelled) else "Stopped.", as_json)
+        print_cancelled(KEPT if isinstance(error, Cancelled) else "stopped on request.", as_json)
         return CANCELLED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

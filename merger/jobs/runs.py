@@ -91,7 +91,9 @@ class ChildRun:
                     event = _event(line)
                     if event is None:
                         log.write(line)
-                    elif event["event"] not in ("Failed", "Cancelled"):
+                    elif event["event"] == "Cancelled":
+                        _signal_group(process, signal.SIGKILL)  # all is written; taking torch apart can last seconds
+                    elif event["event"] != "Failed":
                         yield event
                     last = event or last
             except BaseException:  # nobody listens any more

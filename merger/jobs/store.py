@@ -39,7 +39,8 @@ class JobStore:
         small_bytes: merges that read and write fewer bytes than this run in a thread of this
             process; 0 sends all of them to a child process.
         concurrency: merges that run at the same time.
-        grace: seconds that a child has between being asked to stop and being killed.
+        grace: seconds that a child has between being asked to stop and being killed; the journal
+            survives either.
         keep_hours: how long an ended job keeps its files; None keeps them until deleted.
         max_unfinished: jobs that may wait and run at the same time.
 
@@ -54,7 +55,7 @@ class JobStore:
         command: Sequence[str] = ENGINE_COMMAND,
         small_bytes: int = 200_000_000,
         concurrency: int = 1,
-        grace: float = 2.0,
+        grace: float = 0.8,
         keep_hours: float | None = None,
         max_unfinished: int = 32,
     ) -> None:

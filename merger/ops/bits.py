@@ -23,12 +23,12 @@ def magnitude_bits(delta: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def is_below(bits: Tensor, limit: Number) -> Tensor:
-    """1 where 32 random bits, read as an unsigned number, are below ``limit``, else 0; overwrites ``bits``.
+    """1 where random bits, as a number from 0 to 2^32, are below ``limit``, else 0; overwrites ``bits``.
 
     Args:
-        bits: int32.
+        bits: int32; -2^31 stands for 0.
         limit: in [0, 2^32].
     """
     if isinstance(limit, Tensor) or limit >= ALL:
-        return ((bits.to(torch.int64) & 0xFFFFFFFF) < limit).to(torch.int32)
-    return torch.lt(bits.bitwise_xor_(-0x80000000), int(limit) - 0x80000000, out=bits)
+        return (bits.to(torch.int64) < limit - (1 << 31)).to(torch.int32)
+    return torch.lt(bits, int(limit) - (1 << 31), out=bits)

@@ -11,6 +11,7 @@ from merger.ops.bits import integers_of
 from merger.ops.columns import Number, per_row
 from merger.ops.deltas import scaled
 from merger.ops.scratch import scratch
+from merger.ops.witness import note_mixed
 
 
 def disjoint_merge(deltas: Sequence[Tensor], weights: Sequence[Number], normalize: bool) -> Tensor:
@@ -26,25 +27,23 @@ def disjoint_merge(deltas: Sequence[Tensor], weights: Sequence[Number], normaliz
         normalize: whether to divide.
 
     Returns:
-        The mixed change, of the same shape, NaN wherever the sum of the changes is NaN.
+        The mixed change, of the same shape; not finite where a change is not.
     """
+    note_mixed(deltas, weights, elects=True)
     weighted = [scaled(delta, weight) for delta, weight in zip(deltas, weights, strict=True)]
     signs = _elected_signs(weighted)
-    takes_part = scratch("takes part", weighted[0], weighted[0].dtype)
-    divisor = scratch("divisor", weighted[0], weighted[0].dtype).zero_() if normalize else None
+    divisor = scratch("divisor", signs, weighted[0].dtype).zero_() if normalize else None
     mixed = weighted[0]
     for place, (change, weight) in enumerate(zip(weighted, weights, strict=True)):
-        agreement = scratch("integers", signs, signs.dtype)
-        torch.bitwise_xor(integers_of(change), signs, out=agreement)
-        torch.gt(agreement.view(change.dtype), 0, out=takes_part)
-        change.mul_(takes_part)
+        integers_of(change).bitwise_xor_(signs)  # now positive where it agrees
+        change.clamp_(min=0.0)
+        if divisor is not None:
+            takes_part = torch.gt(change, 0.0, out=scratch("takes part", change, change.dtype))
+            divisor.add_(scaled(takes_part, per_row(abs, weight)))
         if place:
             mixed.add_(change)
-        if divisor is not None:
-            divisor.add_(scaled(takes_part, per_row(abs, weight)))
-    if divisor is None:
-        return mixed
-    return mixed.div_(divisor.clamp_(min=torch.finfo(divisor.dtype).tiny))
+    integers_of(mixed).bitwise_xor_(signs)
+    return mixed if divisor is None else mixed.div_(divisor.clamp_(min=torch.finfo(divisor.dtype).tiny))
 
 
 def _elected_signs(changes: Sequence[Tensor]) -> Tensor:

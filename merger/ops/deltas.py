@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from merger.ops.columns import Number, per_row, total
+from merger.ops.witness import note_mixed
 
 SMALLEST_DIVISOR = 1e-8
 """Sums of weights that are smaller than this divide nothing."""
@@ -56,6 +57,7 @@ def shares(weights: Sequence[Number]) -> list[Number]:
 
 def weighted_deltas(deltas: Sequence[Tensor], weights: Sequence[Number], normalize: bool) -> Tensor:
     """The weighted sum of task vectors, divided by the sum of the weights if ``normalize``."""
+    note_mixed(deltas, weights, elects=False)
     mixed = weighted_sum(deltas, weights)
     return divided(mixed, per_row(_divisor, total(weights))) if normalize else mixed
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from merger.ops.scratch import scratch
 from merger.types import Block, Noise
 
 Bits = Callable[[], Tensor]
@@ -79,7 +80,7 @@ def bits_of(noise: Noise, model: int) -> Bits:
 
 def fixed_sum(values: Tensor) -> float:
     """The sum in float64, by a tree that depends on the number of values alone."""
-    wide = values.reshape(-1).to(torch.float64, copy=True)
+    wide = scratch("wide 0", values, torch.float64).copy_(values).reshape(-1)
     count = wide.numel()
     while count > 1:
         half = count // 2

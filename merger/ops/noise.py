@@ -12,8 +12,8 @@ from torch import Tensor
 from merger.ops.scratch import scratch
 from merger.types import BLOCK_ELEMENTS
 
-# Odd multipliers and shifts of Wellons' three-round 32-bit hash "triple32". Every step can be undone, so
-# two elements of one tensor (of fewer than 2^32) never share a hash.
+# The odd multipliers of Wellons' 32-bit hash "triple32". Every step can be undone, so two elements of a
+# tensor of at most 2^32 never share a hash.
 _WEYL, _SECOND, _THIRD = 0xED5AD4BB, 0xAC4C1B51, 0x31848BAB
 _HIGH_WORD = 0x9E3779B9
 _BASE_POSITION = -1
@@ -76,7 +76,7 @@ class BlockNoise:
         return noise
 
     def bits(self, model: int) -> Tensor:
-        """Fresh int32 tensor of 32 random bits per element for ``tensors[model]``."""
+        """Fresh int32 tensor of random numbers, any of the 2^32 equally likely, for ``tensors[model]``."""
         position = self._positions[model]
         keys = [tensor_key(self._seed, name, _BASE_POSITION if position is None else position) for name in self._names]
         first, second = [key & 0xFFFFFFFF for key in keys], [key >> 32 for key in keys]
@@ -84,17 +84,17 @@ class BlockNoise:
             return self._scattered(self._indices, first, second)
         offset = _signed((self._start + first[0]) * _WEYL)
         weyl = _weyl_sequence(self._shape.numel(), self._device).view(self._shape)
-        return _finish(weyl + offset, _signed(second[0] + (self._start >> 32) * _HIGH_WORD))
+        return _mixed(weyl + offset, _signed(second[0] + (self._start >> 32) * _HIGH_WORD))
 
     def uniform(self, model: int) -> Tensor:
-        """Fresh float32 tensor of multiples of 2^-24 in [0, 1) for ``tensors[model]``."""
-        bits = self.bits(model)
-        return bits.bitwise_right_shift_(8).bitwise_and_(0xFFFFFF).to(torch.float32).mul_(2.0**-24)
+        """Fresh float32 tensor of multiples of 2^-24 in [0, 1): the upper bits of ``bits(model)``."""
+        upper = self.bits(model).bitwise_right_shift_(8).to(torch.float32)
+        return upper.add_(2.0**23).mul_(2.0**-24)
 
     def _scattered(self, indices: Tensor, first: list[int], second: list[int]) -> Tensor:
         low = (indices.to(torch.int32) + self._column(first)).mul_(_signed(_WEYL))
         high = (indices >> 32).to(torch.int32).mul_(_signed(_HIGH_WORD))
-        return _finish(low, high.add_(self._column(second)))
+        return _mixed(low, high.add_(self._column(second)))
 
     def _column(self, words: list[int]) -> int | Tensor:
         if len(words) == 1:
@@ -102,19 +102,17 @@ class BlockNoise:
         return torch.tensor([_signed(word) for word in words], dtype=torch.int32, device=self._device).unsqueeze(1)
 
 
-def _finish(mixed: Tensor, key: int | Tensor) -> Tensor:
+def _mixed(weyl: Tensor, key: int | Tensor) -> Tensor:
     """The hash of ``(index + first key) * _WEYL`` under the second key, in place."""
-    spare = scratch("hash", mixed, torch.int32)
-    mixed.bitwise_xor_(key)
-    _fold_down(mixed, 16, spare).mul_(_signed(_SECOND))
-    _fold_down(mixed, 15, spare).mul_(_signed(_THIRD))
-    return _fold_down(mixed, 14, spare)
+    weyl.bitwise_xor_(key)
+    _fold_down(weyl, 16).mul_(_signed(_SECOND))
+    return _fold_down(weyl, 15).mul_(_signed(_THIRD))
 
 
-def _fold_down(mixed: Tensor, shift: int, spare: Tensor) -> Tensor:
+def _fold_down(mixed: Tensor, shift: int) -> Tensor:
     """``mixed ^= mixed >>> shift`` in place; torch shifts signed numbers, hence the mask."""
-    torch.bitwise_right_shift(mixed, shift, out=spare)
-    return mixed.bitwise_xor_(spare.bitwise_and_((1 << (32 - shift)) - 1))
+    shifted = torch.bitwise_right_shift(mixed, shift, out=scratch("hash", mixed, torch.int32))
+    return mixed.bitwise_xor_(shifted.bitwise_and_((1 << (32 - shift)) - 1))
 
 
 def _signed(word: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +11,7 @@ from merger.errors import Problem
 from merger.ops.bits import integers_of, is_below, magnitude_bits
 from merger.ops.columns import Number, per_row
 from merger.ops.deltas import divided, scaled
+from merger.ops.witness import note_sparsified
 from merger.types import Noise, TensorContext
 
 
@@ -24,6 +24,7 @@ def drop_at_random(deltas: Sequence[Tensor], densities: Sequence[Number], noise:
         noise: of the block.
         rescale: whether to divide what is kept by the density, which leaves the mean as it was.
     """
+    note_sparsified(densities)
     return [
         _drop_at_random(delta, density, noise, model, rescale)
         for model, (delta, density) in enumerate(zip(deltas, densities, strict=True))
@@ -73,6 +74,7 @@ def drop_by_rank(
         noise: of the block.
         rescale: whether to divide what is kept by its probability.
     """
+    note_sparsified(densities)
     return [
         _drop_by_rank(delta, density, epsilon, noise, model, rescale)
         for model, (delta, density, epsilon) in enumerate(zip(deltas, densities, epsilons, strict=True))
@@ -126,29 +128,13 @@ def mean_ranks(values: Tensor) -> Tensor:
         Ranks of the same shape and type.
     """
     magnitudes = magnitude_bits(values, out=torch.empty_like(integers_of(values)))
-    ordered, order = _sorted_rows(magnitudes)
-    ranks = torch.from_numpy(_mean_positions(ordered)).to(values)
-    return torch.empty_like(values).scatter_(-1, order.to(values.device), ranks)
-
-
-def _sorted_rows(magnitudes: Tensor) -> tuple[np.ndarray, Tensor]:
-    """Sorted rows and where their elements came from."""
-    if magnitudes.dtype == torch.int64:
-        ordered, order = magnitudes.sort(dim=-1)
-        return ordered.cpu().numpy(), order
-    places = torch.arange(magnitudes.shape[-1], device=magnitudes.device)
-    packed = magnitudes.cpu().to(torch.int64).bitwise_left_shift_(32).bitwise_or_(places.cpu())
-    rows = packed.numpy()
-    rows.sort(axis=-1)
-    return rows >> 32, torch.from_numpy(rows & 0xFFFFFFFF)
-
-
-def _mean_positions(ordered: np.ndarray) -> np.ndarray:
-    """For sorted rows, the mean position of the elements that are equal to each element."""
-    positions = np.broadcast_to(np.arange(ordered.shape[-1], dtype=np.float32), ordered.shape)
-    starts = np.ones(ordered.shape, dtype=bool)
-    np.not_equal(ordered[..., 1:], ordered[..., :-1], out=starts[..., 1:])
-    first = np.maximum.accumulate(np.where(starts, positions, 0), axis=-1)
-    ends = np.roll(starts, -1, axis=-1)
-    last = np.minimum.accumulate(np.where(ends, positions, np.inf)[..., ::-1], axis=-1)[..., ::-1]
-    return (first + last) / 2
+    ordered, order = magnitudes.sort(dim=-1)
+    flat, row = ordered.reshape(-1), values.shape[-1]
+    is_first = torch.ones_like(flat, dtype=torch.bool)
+    torch.ne(flat[1:], flat[:-1], out=is_first[1:])
+    is_first[::row] = True
+    firsts = is_first.nonzero().reshape(-1)
+    counts = torch.diff(firsts, append=firsts.new_tensor([flat.numel()]))
+    means = (firsts % row).to(values.dtype).add_((counts - 1).to(values.dtype).mul_(0.5))
+    ranks = torch.repeat_interleave(means, counts).view(values.shape)
+    return torch.empty_like(values).scatter_(-1, order, ranks)

@@ -13,6 +13,7 @@ from merger.ops.columns import Number, per_row
 from merger.ops.deltas import scaled
 from merger.ops.folds import Bits, Part, bits_of, fixed_sum
 from merger.ops.scratch import scratch
+from merger.ops.witness import note_sparsified
 from merger.types import Noise
 
 
@@ -50,10 +51,15 @@ def keep_largest(
         noise: of the block.
     """
     found = cuts or [per_row(cut_of, density) for density in densities]
+    note_sparsified([per_row(_keeps_zeros, cut.threshold, cut.factor) for cut in found])
     return [
         scaled(keep(delta, cut, bits_of(noise, model)), cut.factor)
         for model, (delta, cut) in enumerate(zip(deltas, found, strict=True))
     ]
+
+
+def _keeps_zeros(threshold: float, factor: float) -> float:
+    return float(threshold == 0 and factor != 0)
 
 
 def keep(delta: Tensor, cut: Cut, bits: Bits) -> Tensor:
@@ -62,11 +68,14 @@ def keep(delta: Tensor, cut: Cut, bits: Bits) -> Tensor:
         return delta
     target = integers_of(delta)
     magnitudes = magnitude_bits(delta, out=scratch("integers", target, target.dtype))
+    lowest = cut.threshold.to(target.dtype) if isinstance(cut.threshold, Tensor) else cut.threshold
     if isinstance(cut.ties, Tensor) or cut.ties != ALL:
-        magnitudes.add_(is_below(bits(), cut.ties).sub_(1))
-    threshold = cut.threshold.to(target.dtype) if isinstance(cut.threshold, Tensor) else cut.threshold
-    below_zero = magnitudes.neg_().add_(threshold - 1)
-    target.bitwise_and_(below_zero.bitwise_right_shift_(target.element_size() * 8 - 1))
+        magnitudes.add_(is_below(bits(), cut.ties))
+    else:
+        lowest = lowest - 1
+    # negative, and by the shift all ones, where the magnitude is kept
+    difference = magnitudes.neg_().add_(lowest)
+    target.bitwise_and_(difference.bitwise_right_shift_(target.element_size() * 8 - 1))
     return delta
 
 

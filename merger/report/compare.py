@@ -119,7 +119,7 @@ def _layers(pair: Pair) -> Iterator[Problem]:
 def _shapes(pair: Pair) -> Iterator[Problem]:
     a, b = pair.names
     differing = [name for name, spec in pair.renamed.items() if pair.first.tensors.get(name, spec).shape != spec.shape]
-    rows = [name for name in differing if _is_vocabulary(pair, name)]
+    rows = sorted(name for name in differing if _is_vocabulary(pair, name))
     if rows:
         mine, theirs = pair.first.tensors[rows[0]].shape[0], pair.renamed[rows[0]].shape[0]
         message = f"{b} has {theirs} vocabulary rows, {a} has {mine} ({_listed(rows)})."

@@ -1,0 +1,123 @@
+"""What the panels share: the draft, who owns the browser, and how one change reaches everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+from gradio.events import Dependency
+
+from components import problems
+from components.draft import Draft
+
+STORAGE_SECRET = "mixdesk"
+"""Keeps the browser's storage readable after a restart.  It is no secret: the page's config shows it."""
+
+QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+"""For handlers that answer at once and belong to the page alone."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What outlives a reload.
+
+    Attributes:
+        draft: the draft as a program last wrote it; while a visitor moves controls, they are the truth.
+        saved: the draft as it last stood still, kept in the browser.
+        step: where the visitor is.
+        owner: secret of this browser, to which its merges belong.
+        job: id of the merge that this browser started last.
+        watched: id of the merge on the page, when another link led to it.
+    """
+
+    draft: gr.State
+    saved: gr.BrowserState
+    step: gr.BrowserState
+    owner: gr.BrowserState
+    job: gr.BrowserState
+    watched: gr.State
+
+
+def remember() -> Memory:
+    """The session's values, empty."""
+    kept = [
+        gr.BrowserState(None, storage_key=f"mixdesk-{name}", secret=STORAGE_SECRET)
+        for name in ("draft", "step", "owner", "job")
+    ]
+    return Memory(gr.State(Draft()), *kept, gr.State(None))
+
+
+@dataclass(frozen=True)
+class View:
+    """Part of a panel that follows the draft.
+
+    Attributes:
+        outputs: components that are updated.
+        shown: the updates for a draft, in their order.
+    """
+
+    outputs: Sequence[Any]
+    shown: Callable[[Draft], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Desk:
+    """The one way to change the draft from outside the controls.
+
+    Attributes:
+        memory: the session's values.
+        views: everything that follows the draft.
+        controls: what a visitor moves.
+        read: the draft as the controls say it, from a draft and their values.
+        redraw: adds the drawing of the figures after an event.
+    """
+
+    memory: Memory
+    views: Sequence[View]
+    controls: Sequence[Any]
+    read: Callable[[Draft, Sequence[Any]], Draft]
+    redraw: Callable[[Dependency], Dependency]
+
+    @property
+    def outputs(self) -> list[Any]:
+        """Draft and everything that follows it, in the order of `updates`."""
+        return [self.memory.draft, *(output for view in self.views for output in view.outputs)]
+
+    def updates(self, draft: Draft) -> list[Any]:
+        """What `outputs` shows for a draft."""
+        return [draft, *(update for view in self.views for update in view.shown(draft))]
+
+    def change(
+        self,
+        trigger: Callable[..., Dependency],
+        handler: Callable[..., Draft],
+        inputs: Sequence[Any],
+        problem: gr.HTML,
+        what: str,
+        data: Callable[[Any], Any] | None = None,
+    ) -> Dependency:
+        """Let an event change the draft.
+
+        Args:
+            trigger: such as ``button.click``.
+            handler: takes the draft as it stands, then the values of ``inputs`` (and what ``data``
+                finds in the event), and returns the next draft or raises.
+            inputs: more components to read.
+            problem: where a failure is explained.
+            what: the failure in one sentence.
+            data: takes the event's own data apart.
+        """
+        count = len(self.controls)
+
+        def run(event: gr.EventData, draft: Draft, *values: Any) -> list[Any]:
+            found = [] if data is None else [data(event)]
+            try:
+                changed = handler(self.read(draft, values[:count]), *values[count:], *found)
+            except Exception as error:
+                return [problems.alert(problems.explain(error, what)), *[gr.skip()] * len(self.outputs)]
+            return ["", *self.updates(changed)]
+
+        sources = [self.memory.draft, *self.controls, *inputs]
+        return self.redraw(trigger(run, sources, [problem, *self.outputs], **QUIET))

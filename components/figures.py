@@ -1,0 +1,290 @@
+"""The figures: numbers in, Plotly specifications and arrays out.  Knows nothing of Gradio.
+
+A figure has a specification, sent when models or method change, and arrays, sent on every
+move.  Both are plain values; each figure is one entry of `FIGURES`.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from components import text
+from components.numbers import Numbers, Shape
+from components.palette import DARK, LIGHT, Palette, scale, template
+
+MERGED = "merged"
+"""What the map of changes shows when no model is chosen."""
+
+Spec = dict[str, Any]
+Arrays = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One card of the board.
+
+    Attributes:
+        name: its place in messages and in the page, such as ``change``.
+        title: words above it.
+        spec: traces without their arrays, and layout, for one theme.
+        arrays: one mapping per trace with the values that move.
+        sentence: what the numbers mean, in words.
+        shown: whether these models have this figure at all.
+        wide: whether it takes a whole row.
+    """
+
+    name: str
+    title: str
+    spec: Callable[[Shape, Palette], Spec]
+    arrays: Callable[[Shape, Numbers], Arrays]
+    sentence: Callable[[Shape, Numbers], str]
+    shown: Callable[[Shape], bool] = lambda shape: True
+    wide: bool = False
+
+
+def structure(shape: Shape) -> dict[str, Any]:
+    """Everything that stays while sliders move: one list of cards for each theme."""
+    shown = [figure for figure in FIGURES if figure.shown(shape)]
+    return {
+        name: {
+            "template": template(palette),
+            "cards": [
+                {"name": figure.name, "title": figure.title, "wide": figure.wide, **figure.spec(shape, palette)}
+                for figure in shown
+            ],
+        }
+        for name, palette in (("light", LIGHT), ("dark", DARK))
+    }
+
+
+def arrays(shape: Shape, numbers: Numbers) -> dict[str, Any]:
+    """What one move of a slider changes: arrays and the sentence under each figure."""
+    return {
+        figure.name: {"data": figure.arrays(shape, numbers), "sentence": figure.sentence(shape, numbers)}
+        for figure in FIGURES
+        if figure.shown(shape)
+    }
+
+
+def label(name: str, limit: int = 28) -> str:
+    """A name as Plotly may show it: its pseudo-HTML is escaped and it is cut in the middle."""
+    if len(name) > limit:
+        name = f"{name[: limit // 2]}…{name[-(limit // 2 - 1) :]}"
+    return html.escape(name, quote=False)
+
+
+def rounded(values: NDArray[np.floating[Any]], digits: int = 4) -> list[Any]:
+    """Values short enough to travel on every move; what is not a number becomes null."""
+    keep = np.round(np.asarray(values, dtype=float), digits).astype(object)
+    keep[~np.isfinite(np.asarray(values, dtype=float))] = None
+    return keep.tolist()  # type: ignore[no-any-return]
+
+
+def _labels(names: tuple[str, ...]) -> list[str]:
+    """Labels that stay different from each other after cutting, as categories must."""
+    seen: dict[str, int] = {}
+    unique = []
+    for name in map(label, names):
+        seen[name] = seen.get(name, 0) + 1
+        unique.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return unique
+
+
+def _layer_axis(shape: Shape) -> dict[str, Any]:
+    step = 1 + len(shape.layers) // 24
+    return {
+        "type": "category",
+        "title": {"text": text.LAYER},
+        "tickvals": list(range(0, len(shape.layers), step)),
+        "ticktext": _labels(shape.layers)[::step],
+        "range": [-0.5, len(shape.layers) - 0.5],
+        "showgrid": False,
+    }
+
+
+def _share_axis(title: str = "") -> dict[str, Any]:
+    return {"range": [0, 1.02], "tickformat": ".0%", "dtick": 0.25, "title": {"text": title}}
+
+
+# How far each part of the model moves ------------------------------------------------------
+
+
+def _change_spec(shape: Shape, palette: Palette) -> Spec:
+    roles = _labels(shape.roles)
+    trace = {
+        "type": "heatmap",
+        "x": _labels(shape.layers),
+        "y": roles,
+        "zmin": 0,
+        "zmax": shape.change_limit,
+        "colorscale": scale(palette.sequential),
+        "colorbar": {"tickformat": ".0%", "title": {"text": ""}},
+        "xgap": 2,
+        "ygap": 2,
+        "hovertemplate": text.HOVER_CHANGE,
+    }
+    height = max(220, 26 * len(roles) + 70)
+    layout = {"xaxis": _layer_axis(shape), "yaxis": {"autorange": "reversed", "showgrid": False}}
+    options = [(MERGED, text.MERGED), *((str(place), name) for place, name in enumerate(shape.models))]
+    choices = {"label": text.MAP_SHOWS, "options": options}
+    return {"height": min(height, 520), "data": [trace], "layout": layout, "choices": choices}
+
+
+def _change_arrays(shape: Shape, numbers: Numbers) -> Arrays:
+    return [{"z": rounded(numbers.change)}]
+
+
+# Where the models pull in the same direction -----------------------------------------------
+
+
+def _agreement_spec(shape: Shape, palette: Palette) -> Spec:
+    names = _labels(shape.layers)
+    bars = [
+        {
+            "type": "bar",
+            "name": text.AGREE,
+            "x": names,
+            "marker": {"color": palette.merge},
+            "hovertemplate": text.HOVER_AGREE,
+        },
+        {
+            "type": "bar",
+            "name": text.CONFLICT,
+            "x": names,
+            "marker": {"color": palette.conflict},
+            "hovertemplate": text.HOVER_CONFLICT,
+        },
+    ]
+    half = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 0.5, "y1": 0.5}
+    layout = {
+        "barmode": "stack",
+        "xaxis": _layer_axis(shape),
+        "yaxis": _share_axis(),
+        "shapes": [half | {"line": {"color": palette.ghost, "width": 1, "dash": "dot"}}],
+    }
+    return {"height": 300, "data": bars, "layout": layout}
+
+
+def _agreement_arrays(shape: Shape, numbers: Numbers) -> Arrays:
+    return [{"y": rounded(numbers.agreement)}, {"y": rounded(1 - numbers.agreement)}]
+
+
+# How alike the changes are -----------------------------------------------------------------
+
+
+def _cosine_spec(shape: Shape, palette: Palette) -> Spec:
+    names = _labels(shape.models)
+    trace = {
+        "type": "heatmap",
+        "x": names,
+        "y": names,
+        "zmin": -1,
+        "zmax": 1,
+        "zmid": 0,
+        "colorscale": scale(palette.diverging),
+        "texttemplate": "%{z:.2f}",
+        "xgap": 2,
+        "ygap": 2,
+        "hovertemplate": text.HOVER_COSINE,
+    }
+    layout = {"xaxis": {"showgrid": False}, "yaxis": {"autorange": "reversed", "showgrid": False}}
+    return {"height": 300, "data": [trace], "layout": layout}
+
+
+def _cosine_arrays(shape: Shape, numbers: Numbers) -> Arrays:
+    return [{"z": rounded(numbers.cosine, 3)}]
+
+
+# How much of each change is kept -----------------------------------------------------------
+
+
+def _kept_spec(shape: Shape, palette: Palette) -> Spec:
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": name,
+            "x": _labels(shape.layers),
+            "line": {"color": palette.model(index), "width": 2},
+            "marker": {"size": 7},
+            "hovertemplate": text.HOVER_KEPT,
+        }
+        for index, name in enumerate(_labels(shape.models))
+    ]
+    layout = {"xaxis": _layer_axis(shape), "yaxis": _share_axis()}
+    return {"height": 300, "data": traces, "layout": layout}
+
+
+def _kept_arrays(shape: Shape, numbers: Numbers) -> Arrays:
+    return [{"y": rounded(row)} for row in numbers.kept]
+
+
+# What the demo's models can do -------------------------------------------------------------
+
+
+def _skill_spec(shape: Shape, palette: Palette) -> Spec:
+    views = list(shape.skills.views)
+    hover = text.HOVER_SKILL
+    parents = [
+        {
+            "type": "bar",
+            "name": name,
+            "x": views,
+            "y": rounded(accuracy),
+            "marker": {"color": palette.muted if index == 0 else palette.model(index - 1), "opacity": 0.45},
+            "hovertemplate": hover,
+        }
+        for index, (name, accuracy) in enumerate(zip(_labels(shape.skills.models), shape.skills.accuracy))
+    ]
+    merge = {"type": "bar", "name": text.MERGE, "x": views, "marker": {"color": palette.merge}, "hovertemplate": hover}
+    ghost = {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": text.BEST_SETTING,
+        "x": views,
+        "line": {"color": palette.ghost, "width": 1.5, "dash": "dot"},
+        "marker": {"symbol": "line-ew-open", "size": 22, "line": {"width": 2}},
+        "hovertemplate": hover,
+    }
+    layout = {
+        "barmode": "group",
+        "bargroupgap": 0.08,
+        "xaxis": {"type": "category", "showgrid": False},
+        "yaxis": _share_axis(text.RIGHT_ANSWERS),
+    }
+    return {"height": 320, "data": [*parents, merge, ghost], "layout": layout}
+
+
+def _skill_arrays(shape: Shape, numbers: Numbers) -> Arrays:
+    unknown = [None] * len(shape.skills.views)
+    moving = [unknown if values is None else rounded(values) for values in (numbers.accuracy, numbers.best)]
+    return [{} for _ in shape.skills.models] + [{"y": values} for values in moving]
+
+
+def _several(shape: Shape) -> bool:
+    return len(shape.models) > 1
+
+
+FIGURES = (
+    Figure(
+        "skill",
+        text.FIGURE_SKILL,
+        _skill_spec,
+        _skill_arrays,
+        text.skill_sentence,
+        shown=lambda shape: bool(shape.skills.views),
+        wide=True,
+    ),
+    Figure("change", text.FIGURE_CHANGE, _change_spec, _change_arrays, text.change_sentence, wide=True),
+    Figure(
+        "agreement", text.FIGURE_AGREEMENT, _agreement_spec, _agreement_arrays, text.agreement_sentence, shown=_several
+    ),
+    Figure("cosine", text.FIGURE_COSINE, _cosine_spec, _cosine_arrays, text.cosine_sentence, shown=_several),
+    Figure("kept", text.FIGURE_KEPT, _kept_spec, _kept_arrays, text.kept_sentence, wide=True),
+)

@@ -1,0 +1,133 @@
+"""The live what-if: samples of models, kept in memory, answer every move of a slider.
+
+Two samples per set of models: a full one for when the hand rests, and a small one while it
+moves.  They are shared by all visitors and the least used are dropped.  One computation runs at
+a time: several at once would only slow each other down.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import merger
+from components.demo_skills import DemoSkills
+from components.draft import Draft
+from components.numbers import Numbers, Shape
+
+if TYPE_CHECKING:
+    from merger import MethodFacts, Recipe, Sample
+
+FULL_BYTES = 64 << 20
+FULL_ELEMENTS = 1 << 16
+LIVE_ELEMENTS = 2048
+CACHE_SETS = 8
+"""Sets of models whose samples are kept: half a gigabyte at most."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What is kept of one set of models.
+
+    Attributes:
+        key: names the set, and the state of its files, in messages to the page.
+        full, live: samples for a resting and for a moving hand.
+        shape: arrangement of the figures.
+    """
+
+    key: str
+    full: Sample
+    live: Sample
+    shape: Shape
+
+
+@dataclass
+class WhatIf:
+    """Evaluates drafts on samples.
+
+    Attributes:
+        methods: facts of every merge method by name.
+        skills: tries out merges of the demo's models.
+    """
+
+    methods: Mapping[str, MethodFacts]
+    skills: DemoSkills = field(default_factory=DemoSkills)
+    _cache: OrderedDict[str, Samples] = field(default_factory=OrderedDict)
+    _lane: threading.Lock = field(default_factory=threading.Lock)
+
+    def recipe(self, draft: Draft) -> Recipe:
+        """The recipe of a draft: the pinned one, or what the controls mean.
+
+        Raises:
+            RecipeError: the settings contradict each other.
+        """
+        if draft.pinned is not None:
+            return merger.load_recipe(f"{draft.pinned.rstrip()}\n\n")
+        return draft.to_recipe(self.methods[draft.method])
+
+    def samples(self, draft: Draft) -> Samples:
+        """The samples of a draft's models, read now if they are not at hand.
+
+        Raises:
+            CheckpointError: a model is missing or damaged.
+            PlanError: the models do not fit together.
+        """
+        key = set_key(draft)
+        with self._lane:
+            if key not in self._cache:
+                self._cache[key] = self._take(draft, key)
+                while len(self._cache) > CACHE_SETS:
+                    self._cache.popitem(last=False)
+            self._cache.move_to_end(key)
+            return self._cache[key]
+
+    def numbers(self, draft: Draft, samples: Samples, chosen: int | None, *, full: bool) -> Numbers:
+        """What the figures show for a draft.
+
+        Args:
+            draft: models and settings.
+            samples: of the draft's models.
+            chosen: place of the model whose change the map shows among ``samples.shape.models``; None for
+                the merge.
+            full: whether to use the full sample.
+        """
+        recipe = self.recipe(draft)
+        with self._lane:
+            preview = (samples.full if full else samples.live).evaluate(recipe)
+            numbers = Numbers.of(preview, samples.shape, chosen)
+            if samples.shape.skills.views:
+                numbers = replace(numbers, accuracy=self.skills.of(recipe), best=self.skills.best)
+        return numbers
+
+    def warm_up(self, draft: Draft) -> None:
+        """Read the samples of the first page and search the demo's best setting, before anybody asks."""
+        self.samples(draft)
+        self.skills.search()
+
+    def _take(self, draft: Draft, key: str) -> Samples:
+        recipe = self.recipe(draft)
+        full = merger.take_sample(recipe, elements_per_tensor=_full_elements(draft))
+        live = merger.take_sample(recipe, elements_per_tensor=LIVE_ELEMENTS)
+        names = [draft.names[place] for place in draft.compared]
+        return Samples(key, full, live, Shape.of(full.evaluate(recipe), names, self.skills.known(draft)))
+
+
+def set_key(draft: Draft) -> str:
+    """Names a set of models and the state of their files."""
+    states = [(model, *_file_state(Path(model).expanduser())) for model in draft.models]
+    return hashlib.sha256(repr((states, draft.base)).encode()).hexdigest()[:16]
+
+
+def _file_state(path: Path) -> list[tuple[str, int, int]]:
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    return [(file.name, (status := file.stat()).st_size, status.st_mtime_ns) for file in files if file.exists()]
+
+
+def _full_elements(draft: Draft) -> int:
+    tensors = sum(facts.tensors for facts in merger.inspect(*draft.models).models)
+    return max(LIVE_ELEMENTS, min(FULL_ELEMENTS, FULL_BYTES // 4 // max(tensors, 1)))

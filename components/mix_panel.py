@@ -1,0 +1,221 @@
+"""Step 2: method and settings on the left, figures that follow the hand on the right."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import gradio as gr
+from gradio.events import Dependency
+
+import merger
+from components import controls, figure_board, problems, shell, text
+from components.desk import QUIET, Desk, Memory
+from components.draft import Draft
+from components.figures import MERGED
+from components.live import WhatIf
+from components.recipes import draft_of
+
+if TYPE_CHECKING:
+    from merger import MethodFacts
+
+@dataclass(frozen=True)
+class MixPanel:
+    """The components of step 2."""
+
+    method: gr.Dropdown
+    about: gr.HTML
+    pool: controls.Pool
+    pinned: gr.HTML
+    unpin: gr.Button
+    problem: gr.HTML
+    yaml: gr.Code
+    apply: gr.Button
+    chosen: gr.State
+    lead: gr.HTML
+    board: gr.HTML
+    next: gr.Button
+
+    @property
+    def outputs(self) -> list[Any]:
+        """What `shown` updates."""
+        return [self.lead, self.method, self.about, *self.pool.outputs, self.pinned, self.unpin, self.yaml, self.chosen]
+
+
+def build(methods: Mapping[str, MethodFacts]) -> MixPanel:
+    """Controls left, figures right."""
+    gr.HTML(f"<h2>{text.MIX_TITLE}</h2>", elem_classes=["section-head"])
+    lead = gr.HTML(elem_id="mix-lead", apply_default_css=False)
+    with gr.Row(elem_id="mix-layout", equal_height=False):
+        with gr.Column(elem_id="mix-controls", scale=0, min_width=300):
+            choices = [(text.method_label(facts), name) for name, facts in methods.items()]
+            method = gr.Dropdown(choices, label=text.METHOD, elem_id="method", interactive=True, filterable=False)
+            about = gr.HTML(elem_id="method-about", apply_default_css=False)
+            pinned = gr.HTML(elem_id="pinned", visible=False)
+            unpin = gr.Button(text.UNPIN, visible=False, size="sm", elem_id="unpin")
+            pool = controls.build()
+            with gr.Accordion(text.YAML_TITLE, open=False, elem_id="yaml-box"):
+                yaml = gr.Code(language="yaml", label=text.YAML_LABEL, elem_id="yaml", interactive=True, lines=8)
+                problem = gr.HTML(elem_id="yaml-problem")
+                apply = gr.Button(text.APPLY, size="sm", elem_id="yaml-apply")
+        with gr.Column(elem_id="mix-figures", scale=1, min_width=300):
+            board = figure_board.build()
+    chosen = gr.State(MERGED)
+    with gr.Row(elem_classes=["actions"]):
+        forward = gr.Button(text.TO_MERGE, variant="primary", elem_id="to-merge", scale=0, min_width=180)
+    return MixPanel(method, about, pool, pinned, unpin, problem, yaml, apply, chosen, lead, board, forward)
+
+
+@dataclass(frozen=True)
+class Mixer:
+    """The handlers of step 2.
+
+    Attributes:
+        what_if: evaluates drafts.
+    """
+
+    what_if: WhatIf
+
+    def read(self, draft: Draft, values: Sequence[Any]) -> Draft:
+        """The draft as the controls say it; a pinned recipe stands above them.
+
+        Args:
+            draft: as a program last wrote it.
+            values: of the pool's controls, then the number format of the result.
+        """
+        if draft.pinned is not None:
+            return draft
+        *moved, dtype = values
+        return replace(controls.read(draft, self.what_if.methods[draft.method], moved), dtype=dtype or None)
+
+    def shown(self, draft: Draft) -> list[Any]:
+        """Updates for `MixPanel.outputs`."""
+        facts = self.what_if.methods[draft.method]
+        pool = controls.shown(draft if draft.pinned is None else Draft(method=draft.method), facts)
+        is_pinned = draft.pinned is not None
+        return [
+            f"<p class='lead'>{self.lead(draft)}</p>",
+            draft.method,
+            about(draft, facts),
+            *pool,
+            gr.HTML(f"<div class='hint'>{text.PINNED}</div>", visible=is_pinned),
+            gr.Button(visible=is_pinned),
+            self.yaml(draft),
+            MERGED,
+        ]
+
+    def lead(self, draft: Draft) -> str:
+        """What to drag, in one sentence."""
+        if not draft.models:
+            return text.NO_MODELS
+        is_family = self.what_if.skills.known(draft) is not None and len(draft.experts) > 1
+        has_lambda = any(parameter.name == "lambda" for parameter in self.what_if.methods[draft.method].parameters)
+        return text.LEAD_DEMO if is_family and has_lambda and draft.pinned is None else text.LEAD
+
+    def yaml(self, draft: Draft) -> str:
+        """The recipe as text; while settings contradict each other, says so as a comment."""
+        if not draft.models:
+            return ""
+        try:
+            return draft.pinned or self.what_if.recipe(draft).to_yaml()
+        except merger.MergerError as error:
+            return "".join(f"# {line}\n" for line in str(error).splitlines())
+
+    def draw(self, draft: Draft) -> tuple[Any, Any]:
+        """The board for another set of models or another method, and the draft to keep."""
+        stamp = figure_board.stamp()
+        if not draft.models:
+            return gr.HTML(structure="", value=""), None
+        try:
+            samples = self.what_if.samples(draft)
+            numbers = self.what_if.numbers(draft, samples, None, full=True)
+        except Exception as error:
+            lines = problems.explain(error, text.CANNOT_DRAW)[0].lines
+            return gr.HTML(value=figure_board.problem_message(lines, stamp, final=True)), draft.to_json()
+        structure = figure_board.structure_message(samples.shape, samples.key)
+        value = figure_board.move_message(samples.shape, numbers, samples.key, stamp, final=True)
+        return gr.HTML(structure=structure, value=value), draft.to_json()
+
+    def move(self, draft: Draft, chosen: str, *values: Any) -> str:
+        """What one move of a slider changes in the figures."""
+        return self._message(self.read(draft, values), chosen, final=False)
+
+    def choose(self, event: gr.EventData, draft: Draft, chosen: str, *values: Any) -> tuple[str, str]:
+        """Another model, or the merge, on the map of changes."""
+        return event.chosen, self._message(self.read(draft, values), event.chosen, final=True)
+
+    def settle(self, draft: Draft, chosen: str, *values: Any) -> tuple[str, dict[str, Any], str]:
+        """The full figures once the hand rests; also the draft to keep and its text."""
+        draft = self.read(draft, values)
+        return self._message(draft, chosen, final=True), draft.to_json(), self.yaml(draft)
+
+    def _message(self, draft: Draft, chosen: str, *, final: bool) -> str:
+        stamp = figure_board.stamp()
+        try:
+            samples = self.what_if.samples(draft)
+            place = None if chosen == MERGED else int(chosen)
+            numbers = self.what_if.numbers(draft, samples, place, full=final)
+        except Exception as error:
+            lines = problems.explain(error, text.CANNOT_DRAW)[0].lines
+            return figure_board.problem_message(lines, stamp, final=final)
+        return figure_board.move_message(samples.shape, numbers, samples.key, stamp, final=final)
+
+    def choose_method(self, draft: Draft, method: str) -> Draft:
+        """Another method; settings of the same name stay."""
+        return replace(draft, method=method, pinned=None).settings(self.what_if.methods[method])
+
+    def apply(self, draft: Draft, yaml: str) -> Draft:
+        """The draft that a recipe in YAML says.
+
+        Raises:
+            RecipeError: with everything that is wrong with it.
+        """
+        return draft_of(yaml, self.what_if.methods)
+
+
+def wire(panel: MixPanel, mixer: Mixer, desk: Desk) -> None:
+    """One event for all controls; method, YAML and models go through the desk."""
+    sources = [desk.memory.draft, panel.chosen, *desk.controls]
+    gr.on(
+        [control.input for control in panel.pool.inputs],
+        mixer.move,
+        sources,
+        panel.board,
+        trigger_mode="always_last",
+        **QUIET,
+    )
+    panel.board.choose(mixer.choose, sources, [panel.chosen, panel.board], **QUIET)
+    panel.board.settle(mixer.settle, sources, [panel.board, desk.memory.saved, panel.yaml], **QUIET)
+    desk.change(panel.method.input, mixer.choose_method, [panel.method], panel.problem, text.CANNOT_CHANGE)
+    desk.change(panel.apply.click, mixer.apply, [panel.yaml], panel.problem, text.CANNOT_APPLY)
+    desk.change(panel.unpin.click, lambda draft: replace(draft, pinned=None), [], panel.problem, text.CANNOT_CHANGE)
+    panel.next.click(None, None, None, js=shell.go("merge"), api_visibility="private")
+
+
+def redrawing(panel: MixPanel, mixer: Mixer, memory: Memory) -> Callable[[Dependency], Dependency]:
+    """Adds the drawing of the figures after an event; reading samples may take a while, so it is queued."""
+
+    def after(event: Dependency) -> Dependency:
+        return event.then(
+            mixer.draw,
+            [memory.draft],
+            [panel.board, memory.saved],
+            show_progress="hidden",
+            api_visibility="private",
+            concurrency_limit=None,
+        )
+
+    return after
+
+
+def about(draft: Draft, facts: MethodFacts) -> str:
+    """One sentence on the method, and what it makes of the base."""
+    note = ""
+    if facts.base == "none" and draft.base is not None:
+        note = text.BASE_UNUSED.format(name=draft.names[draft.base])
+    elif facts.base == "required" and draft.base is None:
+        note = text.BASE_NEEDED
+    extra = f"<p class='hint'>{html.escape(note)}</p>" if note else ""
+    return f"<p class='about'>{html.escape(facts.summary)}</p>{extra}"

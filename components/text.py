@@ -1,0 +1,325 @@
+"""Every word the page shows.  Sentences that change with the numbers are functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from components.numbers import OUTSIDE, Numbers, Shape
+
+if TYPE_CHECKING:
+    from merger import MethodFacts
+
+TITLE = "Mixdesk"
+TAGLINE = "Merge models, and see what happens first."
+STEPS = (("models", "Models"), ("mix", "Mix"), ("merge", "Merge & share"))
+THEME_BUTTON = "Switch between light and dark"
+STEPS_LABEL = "Steps"
+
+# Figures -----------------------------------------------------------------------------------
+
+LAYER = "layer"
+AGREE = "same direction"
+CONFLICT = "opposite directions"
+RIGHT_ANSWERS = "right answers"
+MERGE = "merge"
+BEST_SETTING = "best found"
+
+FIGURE_SKILL = "What the merge can do"
+FIGURE_CHANGE = "How far each part moves"
+FIGURE_AGREEMENT = "Do the models agree?"
+FIGURE_KEPT = "How much of each change is kept"
+FIGURE_COSINE = "How alike the changes are"
+
+HOVER_CHANGE = "layer %{x}, %{y}<br>moves by %{z:.2%} of its size<extra></extra>"
+HOVER_AGREE = "layer %{x}: %{y:.0%} of the contested values<br>are pulled the same way<extra></extra>"
+HOVER_CONFLICT = "layer %{x}: %{y:.0%} of the contested values<br>are pulled in opposite ways<extra></extra>"
+HOVER_COSINE = "%{x} and %{y}<br>cosine of their changes: %{z:.2f}<extra></extra>"
+HOVER_KEPT = "layer %{x}: %{y:.0%} kept<extra>%{fullData.name}</extra>"
+HOVER_SKILL = "%{x} digits: %{y:.0%} right<extra>%{fullData.name}</extra>"
+
+STRIP = {"change": "Change", "agreement": "Agreement", "kept": "Kept", "skill": "Accuracy", "surviving": "Survives"}
+
+
+def percent(value: float, digits: int = 0) -> str:
+    """A share as people write it; a dash for what does not exist."""
+    return f"{value:.{digits}%}" if np.isfinite(value) else "–"
+
+
+def change_percent(value: float) -> str:
+    """A relative change, with one digit more when it is small."""
+    return percent(value, 0 if value >= 0.1 else 1 if value >= 0.01 else 2)
+
+
+def skill_sentence(shape: Shape, numbers: Numbers) -> str:
+    if numbers.accuracy is None:
+        return "The merge cannot be tried out with these settings."
+    mean = float(np.mean(numbers.accuracy))
+    parent = float(np.max(np.mean(shape.skills.accuracy, axis=1)))
+    lead = f"The merge gets {percent(mean)} of all digits right on average; "
+    if mean > parent + 0.005:
+        return lead + f"the best single model gets {percent(parent)}: the skills add up."
+    worst = int(np.argmin(numbers.accuracy))
+    return lead + f"the best single model gets {percent(parent)}. Weakest now: {shape.skills.views[worst]} digits."
+
+
+def change_sentence(shape: Shape, numbers: Numbers) -> str:
+    if not np.isfinite(numbers.change).any() or numbers.total_change == 0:
+        return "Nothing moves: the result is the base model itself."
+    row, column = np.unravel_index(int(np.nanargmax(numbers.change)), numbers.change.shape)
+    role, layer = shape.roles[row], shape.layers[column]
+    place = role if layer == OUTSIDE else f"{role} in layer {layer}"
+    return (
+        f"All in all by {change_percent(numbers.total_change)} of the base model's size; most in {place} "
+        f"({change_percent(float(numbers.change[row, column]))})."
+    )
+
+
+def agreement_sentence(shape: Shape, numbers: Numbers) -> str:
+    if not np.isfinite(numbers.agreement).any():
+        return "No value is changed by more than one model, so nothing is in conflict."
+    lowest = shape.layers[int(np.nanargmin(numbers.agreement))]
+    who = "both" if len(shape.models) == 2 else "all of them"
+    place = "outside the layers" if lowest == OUTSIDE else f"in layer {lowest}"
+    return (
+        f"Where several models change a value, {who} pull the same way in {percent(numbers.total_agreement)} of cases. "
+        f"There is most conflict {place}."
+    )
+
+
+def kept_sentence(shape: Shape, numbers: Numbers) -> str:
+    if numbers.total_kept > 0.995:
+        return "This setting keeps every change whole; a density below 1 would drop part of it."
+    return f"{percent(numbers.total_kept)} of all changes stay; the rest is set back to the base model."
+
+
+def cosine_sentence(shape: Shape, numbers: Numbers) -> str:
+    pairs = np.triu_indices(len(shape.models), 1)
+    values = numbers.cosine[pairs]
+    if not np.isfinite(values).any():
+        return "At least one model does not differ from the base."
+    highest = int(np.nanargmax(values))
+    first, second = shape.models[pairs[0][highest]], shape.models[pairs[1][highest]]
+    value = float(values[highest])
+    meaning = (
+        "they changed the same things and will add up"
+        if value > 0.5
+        else "they overlap in part"
+        if value > 0.15
+        else "the models changed different things, which merges well"
+        if value > -0.15
+        else "they pull against each other"
+    )
+    return f"Closest pair: {first} and {second} at {value:.2f}; {meaning}. 1 is the same change, 0 unrelated."
+
+# Models ------------------------------------------------------------------------------------
+
+MODELS_TITLE = "Choose your models"
+MODELS_LEAD = "Fine-tunes of one model merge best. Nothing large is read yet: only names, shapes and configs."
+PATH_LABEL = "Folder of a model"
+PATH_PLACEHOLDER = "a folder with safetensors files, such as ~/models/my-fine-tune"
+ADD = "Add"
+DEMO_INTRO = "Nothing at hand?"
+DEMO_DIGITS = "Digits: three skills"
+TO_MIX = "Next: mix"
+BASE = "Use as base"
+NO_BASE = "None of them is the base"
+ROLE_BASE = "Use as base"
+ROLE_EXPERT = "Expert"
+BASE_LEGEND = "Which model is the base that the others were fine-tuned from?"
+USE_AS_BASE = "Use {name} as the base"
+REMOVE = "Remove {name}"
+NO_MODELS = "No models yet. Add folders above, or start with the digits demo."
+FITS = "All models have the same architecture and shapes."
+ONE_MODEL = "Add at least one more model to merge it with."
+CANNOT_ADD = "This model could not be added."
+CANNOT_OPEN = "Not all models can be opened."
+CANNOT_CHANGE = "This change could not be made."
+
+
+def facts(model: Any) -> str:
+    """A model in one line: size, number format, architecture, licence, bytes."""
+    known = (
+        f"{count(model.parameters)} parameters",
+        model.dtype,
+        model.architecture,
+        None if not model.layers else f"{model.layers} layers",
+        model.licence,
+        size(model.bytes),
+    )
+    return " · ".join(str(part) for part in known if part)
+
+
+def count(number: float) -> str:
+    """A large number, short: 163 K, 22.7 M, 1.5 B."""
+    for limit, unit in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if number >= limit:
+            return f"{number / limit:.3g} {unit}"
+    return f"{number:.0f}"
+
+
+def size(number: float) -> str:
+    """Bytes as people write them."""
+    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
+        if number >= limit:
+            return f"{number / limit:.3g} {unit}"
+    return f"{number:.0f} bytes"
+
+
+# Mix ---------------------------------------------------------------------------------------
+
+MIX_TITLE = "Mix, and watch"
+LEAD = "Move the sliders: the figures show what the merge would be. Nothing is written until you start it in step 3."
+LEAD_DEMO = (
+    "Drag <strong>Lambda</strong> to the right and watch the indigo bars: the skills wake up, are all there near 0.7, "
+    "and break apart far beyond it."
+)
+METHOD = "Method"
+YAML_TITLE = "Recipe as text (YAML)"
+YAML_LABEL = "Recipe"
+APPLY = "Apply"
+MERGED = "the merge"
+MAP_SHOWS = "Whose change the map shows"
+TO_MERGE = "Next: merge"
+UNPIN = "Use the sliders instead"
+PINNED = (
+    "This recipe says more than the sliders can show, such as settings per layer. It is used exactly as it is "
+    "written below."
+)
+BASE_UNUSED = "This method does not mix {name}; it only takes config and tokenizer from it."
+BASE_NEEDED = "This method needs a base. Choose it in step 1."
+CANNOT_DRAW = "These settings cannot be shown."
+CANNOT_APPLY = "This recipe cannot be used."
+
+PARAMETER_LABELS = {
+    "weight": "Weight",
+    "density": "Density",
+    "lambda": "Lambda",
+    "epsilon": "Epsilon",
+    "gamma": "Gamma",
+    "t": "Position between the two (t)",
+    "scale": "Scale",
+    "normalize": "Normalise weights",
+    "rescale": "Rescale what is kept",
+    "int8_mask": "8-bit mask",
+}
+
+
+def parameter_label(name: str) -> str:
+    """A parameter's name as a control shows it."""
+    return PARAMETER_LABELS.get(name, name.replace("_", " ").capitalize())
+
+
+def method_label(facts: MethodFacts) -> str:
+    """A method's name in the list."""
+    return facts.pretty_name
+
+
+def not_shown(names: Sequence[str]) -> str:
+    """What only the YAML can set."""
+    return f"Set in the recipe below: {', '.join(names)}." if names else ""
+
+
+# Merge -------------------------------------------------------------------------------------
+
+MERGE_TITLE = "Merge and take it home"
+MERGE_LEAD = "The merge runs in the background; you can close this page and come back."
+NAME = "Name of the result"
+NAME_DEFAULT = "my-merge"
+DTYPE = "Number format"
+DTYPES = [("as the base model", ""), ("bfloat16", "bfloat16"), ("float16", "float16"), ("float32", "float32")]
+START = "Start merge"
+CANCEL = "Cancel"
+RESUME = "Resume"
+CANNOT_MERGE = "This cannot be merged."
+CANNOT_DO = "That did not work."
+CARD_TITLE = "Model card"
+CARD_LABEL = "README.md"
+RECIPE_TITLE = "Recipe"
+RECIPE_LABEL = "recipe.yaml"
+
+FORECAST_METHOD = "Method"
+FORECAST_TENSORS = "Tensors to merge"
+FORECAST_READ = "To read"
+FORECAST_WRITE = "To write"
+FORECAST_MEMORY = "Working memory"
+
+JOB_LABEL = "Merge"
+JOB_FAILED = "The merge failed."
+JOB_STATES = {
+    "queued": "{name} is waiting",
+    "running": "Merging {name}",
+    "cancelling": "Stopping {name}",
+    "cancelled": "{name} was cancelled",
+    "interrupted": "{name} was interrupted",
+    "failed": "{name} failed",
+    "verified": "{name} is ready",
+    "expired": "The files of {name} were deleted",
+}
+JOB_HINTS = {
+    "cancelled": "What was finished is kept: Resume goes on from there.",
+    "interrupted": "The server stopped in the middle: Resume goes on from there.",
+    "failed": "",
+    "expired": "Its time was over. Start it again to have them back.",
+}
+PHASES = {"starting": "Opening the models", "packing": "Checking the files"}
+QUEUED = "It starts in a moment."
+QUEUED_BEHIND = "{count} before it."
+TENSOR_OF = "tensor {done} of {total}"
+IN_LAYER = "layer {layer}"
+LEFT = "{time} left"
+VERIFIED_IN = "Written, read back and checked in {time}."
+RESULT_LABEL = "Result"
+RESULT_TITLE = "The result"
+ALL_FINITE = "No value is infinite or not a number."
+MEAN = "mean"
+SKILL_CAPTION = "Right answers on 597 test images that no model was trained on"
+DOWNLOAD_ALL = "Download everything (zip, {size})"
+SINGLE_FILES = "Single files ({count})"
+NOT_YOURS = "Only the browser that started this merge can download it."
+USAGE = "How to use it"
+
+
+def announced(title: str, percent: int) -> str:
+    """What a screen reader hears every tenth."""
+    return f"{title}: {percent} percent"
+
+
+def speed(bytes_per_second: float) -> str:
+    """How fast the result grows."""
+    return f"{size(bytes_per_second)}/s"
+
+
+def duration(seconds: float) -> str:
+    """A time in words for short ones, as minutes and seconds for longer ones."""
+    if seconds < 1:
+        return "under a second"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def verified(files: int, tensors: int, number: int) -> str:
+    """What was checked after writing."""
+    return f"{tensors:,} tensors in {files} file{'' if files == 1 else 's'} were read back and are what was computed ({size(number)})."
+
+
+def non_finite(tensors: Mapping[str, int]) -> str:
+    """Infinities and NaN in the result."""
+    first = ", ".join(list(tensors)[:3])
+    return f"{sum(tensors.values()):,} values are infinite or not a number, in {first}. bfloat16 has more room than float16."
+
+
+# Failures ----------------------------------------------------------------------------------
+
+DETAILS = "Details"
+EXCEPTIONS: dict[type[BaseException], tuple[str, str]] = {
+    MemoryError: ("The machine ran out of memory.", "Close other programs, or merge fewer models at once."),
+    PermissionError: ("A file may not be read or written.", "Check the rights of the folder."),
+    FileNotFoundError: ("A file is gone.", "Check that the folder is still there, then try again."),
+    OSError: ("The disk or a file did not answer as it should.", "Check the disk, then try again."),
+}
+UNEXPECTED = ("Something in Mixdesk itself went wrong.", "Try again; if it happens again, report the details below.")

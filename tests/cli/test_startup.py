@@ -1,0 +1,69 @@
+"""Help and refusals come at once: nothing heavy is imported for them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from merger.cli import COMMANDS
+from tests.cli.conftest import REPOSITORY
+from tests.conftest import TinyFamily
+
+HEAVY = ("torch", "numpy", "pandas", "yaml", "rich")
+PROBE = """
+import sys
+from merger.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+print("imported:", *[name for name in {heavy} if name in sys.modules])
+"""
+
+
+def heavy_imports(*words: object, heavy: tuple[str, ...] = HEAVY) -> list[str]:
+    """What the command line imported by the time it ended."""
+    run = subprocess.run(
+        [sys.executable, "-c", PROBE.format(heavy=heavy), *map(str, words)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return run.stdout.splitlines()[-1].split()[1:]
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), *[(command.name, "--help") for command in COMMANDS]])
+def test_help_imports_nothing_heavy(words: tuple[str, ...]) -> None:
+    assert heavy_imports(*words) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("mrege",),
+        ("merge", "--method", "linear"),
+        ("merge", "--method", "linear", "--models", "a", "b", "--weight", "x", "--out", "o"),
+        ("run", "recipe.yaml", "out", "--wrokers", "3"),
+    ],
+)
+def test_a_wrong_command_line_imports_nothing_heavy(words: tuple[str, ...]) -> None:
+    assert heavy_imports(*words) == []
+
+
+def test_inspect_and_an_unknown_method_do_without_torch(tiny_family: TinyFamily) -> None:
+    assert heavy_imports("inspect", tiny_family.base, *tiny_family.experts, heavy=("torch", "pandas")) == []
+    words = ("merge", "--method", "dare-ties", "--models", "a", "b", "--out", "o")
+    assert heavy_imports(*words, heavy=("torch", "pandas")) == []
+
+
+def test_help_appears_within_half_a_second() -> None:
+    def seconds() -> float:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "merger", "--help"], cwd=REPOSITORY, capture_output=True, check=True)
+        return time.perf_counter() - began
+
+    assert min(seconds() for _ in range(5)) < 0.5
