@@ -43,11 +43,10 @@ def host_of(origin: str) -> str:
 
 
 def allowed_hosts(server_name: str) -> list[str]:
-    """Names under which the page may be asked for: the local ones, the server's own, and those of
-    ``MIXDESK_HOSTS`` (separated by commas) and of a Space.
+    """Names under which the page may be asked for.
 
-    A server that listens on every address is reached under names that it cannot know; it accepts
-    only those that were named.
+    These are the local ones, the server's own, those of ``MIXDESK_HOSTS`` (separated by commas) and that of a
+    Space.  A server that listens on every address cannot know its names: it accepts those that were given.
     """
     named = [*os.environ.get("MIXDESK_HOSTS", "").split(","), os.environ.get("SPACE_HOST", "")]
     own = [] if server_name in ("0.0.0.0", "::") else [server_name]

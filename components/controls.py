@@ -46,7 +46,7 @@ class Pool:
     rest: gr.Markdown
 
     @property
-    def inputs(self) -> list[gr.components.Component]:
+    def inputs(self) -> list[gr.Slider | gr.Checkbox]:
         """Everything a visitor can move."""
         return [*(slider for row in self.sliders for slider in row), *self.numbers, *self.switches]
 
@@ -61,15 +61,12 @@ def build() -> Pool:
     cards, sliders = [], []
     for place in range(MAX_MODELS):
         with gr.Column(visible=False, elem_classes=["model-sliders"], elem_id=f"mix-{place}") as card:
-            sliders.append(
-                tuple(_slider(f"model-{place}-slider-{slot}") for slot in range(PER_MODEL))
-            )
+            sliders.append(tuple(_slider(f"model-{place}-slider-{slot}") for slot in range(PER_MODEL)))
         cards.append(card)
     with gr.Column(visible=False, elem_classes=["together"], elem_id="together") as together:
         numbers = tuple(_slider(f"number-{slot}") for slot in range(NUMBERS))
         switches = tuple(
-            gr.Checkbox(visible=False, interactive=True, elem_id=f"switch-{slot}")
-            for slot in range(SWITCHES)
+            gr.Checkbox(visible=False, interactive=True, elem_id=f"switch-{slot}") for slot in range(SWITCHES)
         )
         rest = gr.Markdown(visible=False)
     return Pool(tuple(cards), tuple(sliders), together, numbers, switches, rest)
@@ -91,7 +88,7 @@ def read(draft: Draft, facts: MethodFacts, values: Sequence[Value]) -> Draft:
     read_globals = {
         parameter.name: _typed(parameter, value)
         for parameters, start in ((numbers, globals_from), (switches, globals_from + NUMBERS))
-        for parameter, value in zip(parameters, values[start:])
+        for parameter, value in zip(parameters, values[start : start + len(parameters)], strict=True)
     }
     return replace(
         draft.settings(facts),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+
 import numpy as np
 
 import merger
@@ -86,6 +87,4 @@ def _row(accuracy: dict[str, float]) -> Floats:
 
 def _plain_merge(strength: float) -> Recipe:
     models = [(portable_path(expert), {"weight": 1.0}) for expert in demo.EXPERTS.values()]
-    return Recipe.build(
-        "task_arithmetic", models, base=portable_path(demo.BASE), parameters={"lambda": strength}
-    )
+    return Recipe.build("task_arithmetic", models, base=portable_path(demo.BASE), parameters={"lambda": strength})

@@ -42,11 +42,18 @@ class Memory:
 
 def remember() -> Memory:
     """The session's values, empty."""
-    kept = [
-        gr.BrowserState(None, storage_key=f"mixdesk-{name}", secret=STORAGE_SECRET)
-        for name in ("draft", "step", "owner", "job")
-    ]
-    return Memory(gr.State(Draft()), *kept, gr.State(None))
+    return Memory(
+        draft=gr.State(Draft()),
+        saved=_kept("draft"),
+        step=_kept("step"),
+        owner=_kept("owner"),
+        job=_kept("job"),
+        watched=gr.State(None),
+    )
+
+
+def _kept(name: str) -> gr.BrowserState:
+    return gr.BrowserState(None, storage_key=f"mixdesk-{name}", secret=STORAGE_SECRET)
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,7 @@ class Desk:
         problem: gr.HTML,
         what: str,
         data: Callable[[Any], Any] | None = None,
+        cleared: Sequence[Any] = (),
     ) -> Dependency:
         """Let an event change the draft.
 
@@ -108,6 +116,7 @@ class Desk:
             problem: where a failure is explained.
             what: the failure in one sentence.
             data: takes the event's own data apart.
+            cleared: fields that are emptied when it worked.
         """
         count = len(self.controls)
 
@@ -116,8 +125,9 @@ class Desk:
             try:
                 changed = handler(self.read(draft, values[:count]), *values[count:], *found)
             except Exception as error:
-                return [problems.alert(problems.explain(error, what)), *[gr.skip()] * len(self.outputs)]
-            return ["", *self.updates(changed)]
+                return [problems.alert(problems.explain(error, what)), *[gr.skip()] * (len(outputs) - 1)]
+            return ["", *self.updates(changed), *[""] * len(cleared)]
 
         sources = [self.memory.draft, *self.controls, *inputs]
-        return self.redraw(trigger(run, sources, [problem, *self.outputs], **QUIET))
+        outputs = [problem, *self.outputs, *cleared]
+        return self.redraw(trigger(run, sources, outputs, **QUIET))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 from merger import ModelReference, Recipe, UserError
 
 if TYPE_CHECKING:
     from merger import ConfigParameterDef, MethodFacts
 
-Value = Union[bool, int, float]
+Value = bool | int | float
 MAX_MODELS = 8
 
 
@@ -44,7 +44,7 @@ class Draft:
         short = [ModelReference.parse(model).short_name for model in self.models]
         return tuple(
             name if short.count(name) == 1 else "/".join(model.rstrip("/").split("/")[-2:])
-            for name, model in zip(short, self.models)
+            for name, model in zip(short, self.models, strict=True)
         )
 
     @property
@@ -100,8 +100,16 @@ class Draft:
         parameters = {
             parameter.name: self.parameters.get(parameter.name, default(parameter)) for parameter in facts.parameters
         }
+        return replace(self, per_model={**self.per_model, **per_model}, parameters={**self.parameters, **parameters})
+
+    def without_defaults(self, facts: MethodFacts) -> Draft:
+        """The same without the values that are a method's own defaults."""
+        alone = {p.name for p in facts.tensor_parameters if set(self.per_model.get(p.name, ())) == {default(p)}}
+        common = {p.name for p in facts.parameters if self.parameters.get(p.name) == default(p)}
         return replace(
-            self, per_model={**self.per_model, **per_model}, parameters={**self.parameters, **parameters}
+            self,
+            per_model={name: values for name, values in self.per_model.items() if name not in alone},
+            parameters={name: value for name, value in self.parameters.items() if name not in common},
         )
 
     def to_recipe(self, facts: MethodFacts) -> Recipe:
@@ -111,7 +119,7 @@ class Draft:
             RecipeError: settings that contradict each other; all of them together.
         """
         full = self.settings(facts)
-        base = self.models[self.base] if self.base is not None and facts.base != "none" else None
+        base = None if self.base is None else self.models[self.base]
         listed = [place for place in range(len(self.models)) if place != self.base or facts.base == "reads_first"]
         models = [
             (self.models[place], _said((p, full.per_model[p.name][place]) for p in facts.tensor_parameters))
@@ -146,9 +154,7 @@ class Draft:
                 for name, values in data["per_model"].items()
             }
             parameters = {
-                str(name): value
-                for name, value in data["parameters"].items()
-                if isinstance(value, (bool, int, float))
+                str(name): value for name, value in data["parameters"].items() if isinstance(value, (bool, int, float))
             }
             dtype = data["dtype"] if isinstance(data["dtype"], str) else None
             pinned = data["pinned"] if isinstance(data["pinned"], str) else None

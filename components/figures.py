@@ -83,7 +83,7 @@ def rounded(values: NDArray[np.floating[Any]], digits: int = 4) -> list[Any]:
     """Values short enough to travel on every move; what is not a number becomes null."""
     keep = np.round(np.asarray(values, dtype=float), digits).astype(object)
     keep[~np.isfinite(np.asarray(values, dtype=float))] = None
-    return keep.tolist()  # type: ignore[no-any-return]
+    return keep.tolist()
 
 
 def _labels(names: tuple[str, ...]) -> list[str]:
@@ -101,8 +101,7 @@ def _layer_axis(shape: Shape) -> dict[str, Any]:
     return {
         "type": "category",
         "title": {"text": text.LAYER},
-        "tickvals": list(range(0, len(shape.layers), step)),
-        "ticktext": _labels(shape.layers)[::step],
+        "tickvals": _labels(shape.layers)[::step],
         "range": [-0.5, len(shape.layers) - 0.5],
         "showgrid": False,
     }
@@ -161,6 +160,15 @@ def _agreement_spec(shape: Shape, palette: Palette) -> Spec:
             "hovertemplate": text.HOVER_CONFLICT,
         },
     ]
+    survivors = {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": text.SURVIVES,
+        "x": names,
+        "line": {"color": palette.ghost, "width": 2},
+        "marker": {"size": 6},
+        "hovertemplate": text.HOVER_SURVIVES,
+    }
     half = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 0.5, "y1": 0.5}
     layout = {
         "barmode": "stack",
@@ -168,11 +176,13 @@ def _agreement_spec(shape: Shape, palette: Palette) -> Spec:
         "yaxis": _share_axis(),
         "shapes": [half | {"line": {"color": palette.ghost, "width": 1, "dash": "dot"}}],
     }
-    return {"height": 300, "data": bars, "layout": layout}
+    return {"height": 300, "data": [*bars, survivors], "layout": layout}
 
 
 def _agreement_arrays(shape: Shape, numbers: Numbers) -> Arrays:
-    return [{"y": rounded(numbers.agreement)}, {"y": rounded(1 - numbers.agreement)}]
+    elects = bool(np.nanmin(numbers.surviving, initial=1.0) < 1)
+    surviving = rounded(numbers.surviving) if elects else [None] * len(shape.layers)
+    return [{"y": rounded(numbers.agreement)}, {"y": rounded(1 - numbers.agreement)}, {"y": surviving}]
 
 
 # How alike the changes are -----------------------------------------------------------------
@@ -240,7 +250,7 @@ def _skill_spec(shape: Shape, palette: Palette) -> Spec:
             "marker": {"color": palette.muted if index == 0 else palette.model(index - 1), "opacity": 0.45},
             "hovertemplate": hover,
         }
-        for index, (name, accuracy) in enumerate(zip(_labels(shape.skills.models), shape.skills.accuracy))
+        for index, (name, accuracy) in enumerate(zip(_labels(shape.skills.models), shape.skills.accuracy, strict=True))
     ]
     merge = {"type": "bar", "name": text.MERGE, "x": views, "marker": {"color": palette.merge}, "hovertemplate": hover}
     ghost = {

@@ -105,10 +105,13 @@ def _skill_table(skills: Skills) -> str:
         f"<tr{' class=merged' if name == text.MERGE else ''}><th scope='row'>{html.escape(name)}</th>"
         + "".join(f"<td>{text.percent(value)}</td>" for value in (*row, row.mean()))
         + "</tr>"
-        for name, row in zip(skills.models, skills.accuracy)
+        for name, row in zip(skills.models, skills.accuracy, strict=True)
     )
-    caption = f"<caption>{text.SKILL_CAPTION}</caption>"
-    return f"<div class='scroll' tabindex='0' role='region' aria-label='{text.SKILL_CAPTION}'><table class='skills'>{caption}<thead><tr><td></td>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    return (
+        f"<div class='scroll' tabindex='0' role='region' aria-label='{text.SKILL_CAPTION}'><table class='skills'>"
+        f"<caption>{text.SKILL_CAPTION}</caption><thead><tr><td></td>{head}</tr></thead><tbody>{rows}</tbody>"
+        "</table></div>"
+    )
 
 
 def _downloads(store: JobStore, job: Job, owner: str | None) -> str:
@@ -124,7 +127,8 @@ def _downloads(store: JobStore, job: Job, owner: str | None) -> str:
     return (
         f"<p><a class='download' href='{html.escape(_link(store, job, owner, None))}' download>"
         f"{text.DOWNLOAD_ALL.format(size=total)}</a></p>"
-        f"<details class='files'><summary>{text.SINGLE_FILES.format(count=len(files))}</summary><ul>{items}</ul></details>"
+        f"<details class='files'><summary>{text.SINGLE_FILES.format(count=len(files))}</summary>"
+        f"<ul>{items}</ul></details>"
     )
 
 

@@ -98,8 +98,7 @@ class WhatIf:
         """
         recipe = self.recipe(draft)
         with self._lane:
-            preview = (samples.full if full else samples.live).evaluate(recipe)
-            numbers = Numbers.of(preview, samples.shape, chosen)
+            numbers = Numbers.of((samples.full if full else samples.live).evaluate_arrays(recipe), chosen)
             if samples.shape.skills.views:
                 numbers = replace(numbers, accuracy=self.skills.of(recipe), best=self.skills.best)
         return numbers
@@ -112,9 +111,9 @@ class WhatIf:
     def _take(self, draft: Draft, key: str) -> Samples:
         recipe = self.recipe(draft)
         full = merger.take_sample(recipe, elements_per_tensor=_full_elements(draft))
-        live = merger.take_sample(recipe, elements_per_tensor=LIVE_ELEMENTS)
         names = [draft.names[place] for place in draft.compared]
-        return Samples(key, full, live, Shape.of(full.evaluate(recipe), names, self.skills.known(draft)))
+        shape = Shape.of(full.evaluate_arrays(recipe), names, self.skills.known(draft))
+        return Samples(key, full, full.thinned(LIVE_ELEMENTS), shape)
 
 
 def set_key(draft: Draft) -> str:

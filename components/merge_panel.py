@@ -82,7 +82,9 @@ def build() -> MergePanel:
         with gr.Accordion(text.CARD_TITLE, open=False):
             card = gr.Code(language="markdown", label=text.CARD_LABEL, interactive=False, elem_id="card", max_lines=24)
         with gr.Accordion(text.RECIPE_TITLE, open=False):
-            recipe = gr.Code(language="yaml", label=text.RECIPE_LABEL, interactive=False, elem_id="recipe", max_lines=24)
+            recipe = gr.Code(
+                language="yaml", label=text.RECIPE_LABEL, interactive=False, elem_id="recipe", max_lines=24
+            )
     return MergePanel(
         summary,
         name,

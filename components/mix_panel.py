@@ -21,6 +21,7 @@ from components.recipes import draft_of
 if TYPE_CHECKING:
     from merger import MethodFacts
 
+
 @dataclass(frozen=True)
 class MixPanel:
     """The components of step 2."""
@@ -46,8 +47,7 @@ class MixPanel:
 
 def build(methods: Mapping[str, MethodFacts]) -> MixPanel:
     """Controls left, figures right."""
-    gr.HTML(f"<h2>{text.MIX_TITLE}</h2>", elem_classes=["section-head"])
-    lead = gr.HTML(elem_id="mix-lead", apply_default_css=False)
+    lead = gr.HTML(elem_id="mix-lead", elem_classes=["section-head"])
     with gr.Row(elem_id="mix-layout", equal_height=False):
         with gr.Column(elem_id="mix-controls", scale=0, min_width=300):
             choices = [(text.method_label(facts), name) for name, facts in methods.items()]
@@ -57,7 +57,9 @@ def build(methods: Mapping[str, MethodFacts]) -> MixPanel:
             unpin = gr.Button(text.UNPIN, visible=False, size="sm", elem_id="unpin")
             pool = controls.build()
             with gr.Accordion(text.YAML_TITLE, open=False, elem_id="yaml-box"):
-                yaml = gr.Code(language="yaml", label=text.YAML_LABEL, elem_id="yaml", interactive=True, lines=8)
+                yaml = gr.Code(
+                    language="yaml", label=text.YAML_LABEL, show_label=False, elem_id="yaml", interactive=True, lines=8
+                )
                 problem = gr.HTML(elem_id="yaml-problem")
                 apply = gr.Button(text.APPLY, size="sm", elem_id="yaml-apply")
         with gr.Column(elem_id="mix-figures", scale=1, min_width=300):
@@ -96,7 +98,7 @@ class Mixer:
         pool = controls.shown(draft if draft.pinned is None else Draft(method=draft.method), facts)
         is_pinned = draft.pinned is not None
         return [
-            f"<p class='lead'>{self.lead(draft)}</p>",
+            f"<h2>{text.MIX_TITLE}</h2><p class='lead'>{self.lead(draft)}</p>",
             draft.method,
             about(draft, facts),
             *pool,
@@ -163,8 +165,9 @@ class Mixer:
         return figure_board.move_message(samples.shape, numbers, samples.key, stamp, final=final)
 
     def choose_method(self, draft: Draft, method: str) -> Draft:
-        """Another method; settings of the same name stay."""
-        return replace(draft, method=method, pinned=None).settings(self.what_if.methods[method])
+        """Another method; settings that were changed stay under their name, others take its defaults."""
+        old = self.what_if.methods[draft.method]
+        return replace(draft.without_defaults(old), method=method, pinned=None).settings(self.what_if.methods[method])
 
     def apply(self, draft: Draft, yaml: str) -> Draft:
         """The draft that a recipe in YAML says.
@@ -217,5 +220,7 @@ def about(draft: Draft, facts: MethodFacts) -> str:
         note = text.BASE_UNUSED.format(name=draft.names[draft.base])
     elif facts.base == "required" and draft.base is None:
         note = text.BASE_NEEDED
+    elif facts.max_models is not None and len(draft.experts) > facts.max_models:
+        note = text.models_wanted(facts.max_models, facts.base == "required")
     extra = f"<p class='hint'>{html.escape(note)}</p>" if note else ""
     return f"<p class='about'>{html.escape(facts.summary)}</p>{extra}"

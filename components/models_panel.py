@@ -27,7 +27,9 @@ element.addEventListener('change', (event) => {
   if (input.type === 'radio') trigger('base', { place: Number(input.value) });
 });
 // What was clicked once no longer follows its attribute; the server's word counts.
-watch('value', () => element.querySelectorAll('input').forEach((input) => { input.checked = input.hasAttribute('checked'); }));
+watch('value', () => {
+  for (const input of element.querySelectorAll('input')) input.checked = input.hasAttribute('checked');
+});
 """
 
 
@@ -75,9 +77,7 @@ def wire(panel: ModelsPanel, desk: Desk, demo: Draft) -> None:
         return demo
 
     for trigger in (panel.add.click, panel.path.submit):
-        desk.change(trigger, add_model, [panel.path], panel.problem, text.CANNOT_ADD).then(
-            lambda: "", None, panel.path, queue=False, show_progress="hidden", api_visibility="private"
-        )
+        desk.change(trigger, add_model, [panel.path], panel.problem, text.CANNOT_ADD, cleared=[panel.path])
     desk.change(panel.demo.click, load_demo, [], panel.problem, text.CANNOT_ADD)
     for trigger, handler in ((panel.cards.remove, Draft.without_model), (panel.cards.base, choose_base)):
         desk.change(trigger, handler, [], panel.problem, text.CANNOT_CHANGE, lambda event: int(event.place))
@@ -128,7 +128,8 @@ def cards(draft: Draft, report: Report | None) -> str:
     no_base = "checked" if draft.base is None else ""
     return (
         f"<fieldset class='model-list'><legend class='sr-only'>{text.BASE_LEGEND}</legend>{items}"
-        f"<label class='no-base'><input type='radio' name='base' value='-1' {no_base}> {text.NO_BASE}</label></fieldset>"
+        f"<label class='no-base'><input type='radio' name='base' value='-1' {no_base}> {text.NO_BASE}</label>"
+        "</fieldset>"
     )
 
 

@@ -1,20 +1,19 @@
-"""From a preview to the few arrays that the figures show."""
+"""The few arrays that the figures show."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from merger import Preview
-
 Floats = NDArray[np.floating[Any]]
 OUTSIDE = "other"
 """Column of the tensors that belong to no layer."""
+
+
 @dataclass(frozen=True)
 class Skills:
     """What is known of the demo's models: accuracy on each view of the test images.
@@ -38,7 +37,6 @@ class Shape:
         models: names of the models that are mixed, without the one that changes are measured from.
         layers: column labels.
         roles: row labels.
-        columns, rows: place of each of the preview's parts.
         change_limit: end of the colour scale of relative changes.
         skills: of the demo's models; without views for other models.
     """
@@ -46,35 +44,19 @@ class Shape:
     models: tuple[str, ...]
     layers: tuple[str, ...]
     roles: tuple[str, ...]
-    columns: tuple[int, ...]
-    rows: tuple[int, ...]
     change_limit: float
     skills: Skills = field(default_factory=Skills)
 
     @classmethod
-    def of(cls, preview: Preview, names: Sequence[str], skills: Skills | None = None) -> Shape:
-        """The arrangement of a preview's parts: layers in order, roles as they first appear."""
-        numbered = sorted({part.layer for part in preview.parts if part.layer is not None})
-        layers: dict[int | None, int] = {layer: place for place, layer in enumerate(numbered)}
-        labels = [str(layer) for layer in numbered]
-        if any(part.layer is None for part in preview.parts):
-            layers[None] = len(labels)
-            labels.append(OUTSIDE)
-        roles = list(dict.fromkeys(part.role for part in preview.parts))
+    def of(cls, arrays: Mapping[str, Any], names: Sequence[str], skills: Skills | None = None) -> Shape:
+        """The arrangement of the arrays that a sample gives."""
         return cls(
             models=tuple(names),
-            layers=tuple(labels),
-            roles=tuple(roles),
-            columns=tuple(layers[part.layer] for part in preview.parts),
-            rows=tuple(roles.index(part.role) for part in preview.parts),
-            change_limit=_change_limit(preview),
+            layers=tuple(OUTSIDE if layer is None else str(layer) for layer in arrays["layers"]),
+            roles=tuple(arrays["roles"]),
+            change_limit=_change_limit(arrays["relative_delta"][:-1]),
             skills=skills or Skills(),
         )
-
-    @property
-    def cells(self) -> list[int]:
-        """Each part's place in the flattened grid of roles and layers."""
-        return [row * len(self.layers) + column for row, column in zip(self.rows, self.columns)]
 
 
 @dataclass(frozen=True)
@@ -85,6 +67,7 @@ class Numbers:
         change: ``[roles, layers]`` relative change of the merged model, or of the chosen one.
         total_change: the same over the whole model.
         agreement: ``[layers]`` share of the values that several models change, where all go one way.
+        surviving: ``[layers]`` share of the weighted changes that is left after the models were made to agree.
         kept: ``[models, layers]`` share of each change that sparsifying keeps.
         cosine: ``[models, models]`` between the changes of whole models.
         total_agreement, total_surviving, total_kept: over the whole model.
@@ -95,6 +78,7 @@ class Numbers:
     change: Floats
     total_change: float
     agreement: Floats
+    surviving: Floats
     kept: Floats
     cosine: Floats
     total_agreement: float
@@ -104,44 +88,29 @@ class Numbers:
     best: Floats | None = None
 
     @classmethod
-    def of(cls, preview: Preview, shape: Shape, chosen: int | None = None) -> Numbers:
-        """The arrays of a preview.
+    def of(cls, arrays: Mapping[str, Any], chosen: int | None = None) -> Numbers:
+        """The arrays of one setting.
 
         Args:
-            preview: of the recipe as the controls say it.
-            shape: from a preview of the same models.
+            arrays: as `merger.Sample.evaluate_arrays` gives them.
             chosen: the model whose change the map shows; None for the merged model's.
         """
-        models = range(len(preview.model_names))
-        cells = preview.totals.grouped(shape.cells, len(shape.roles) * len(shape.layers))
-        layers = preview.totals.grouped(shape.columns, len(shape.layers))
-        whole = preview.totals.grouped([0] * len(shape.columns), 1)
-        ratio = ("merged", "merged_base", 0) if chosen is None else ("delta", "base", chosen)
-        kept = sum(float(whole.sum_of("kept", model)[0]) for model in models)
-        kept_of = sum(float(whole.sum_of("kept_of", model)[0]) for model in models)
+        overall, shown = arrays["overall"], -1 if chosen is None else chosen
+        kept = overall["kept_share"]
         return cls(
-            change=cells.norm_ratio(*ratio).value.reshape(len(shape.roles), len(shape.layers)),
-            total_change=float(whole.norm_ratio(*ratio).value[0]),
-            agreement=layers.share("agree", "both").value,
-            kept=np.array([layers.share("kept", "kept_of", model).value for model in models]),
-            cosine=_cosines(whole, len(models)),
-            total_agreement=float(whole.share("agree", "both").value[0]),
-            total_surviving=float(whole.share("survived", "change").value[0]),
-            total_kept=kept / kept_of if kept_of else float("nan"),
+            change=arrays["relative_delta"][shown],
+            total_change=float(overall["relative_delta"][shown]),
+            agreement=arrays["sign_agreement"],
+            surviving=arrays["surviving_share"],
+            kept=arrays["kept_share"],
+            cosine=arrays["cosine"],
+            total_agreement=float(overall["sign_agreement"]),
+            total_surviving=float(overall["surviving_share"]),
+            total_kept=float(np.nanmean(kept)) if np.isfinite(kept).any() else float("nan"),
         )
 
 
-def _cosines(whole: Any, models: int) -> Floats:
-    matrix = np.eye(models)
-    for place, (first, second) in enumerate(whole.layout.pairs):
-        matrix[first, second] = matrix[second, first] = whole.cosine(place).value[0]
-    return matrix
-
-
-def _change_limit(preview: Preview) -> float:
+def _change_limit(changes: Floats) -> float:
     """Where the colours end: well above what nine of ten parts of the most changed model reach."""
-    totals = preview.totals
-    changes = [totals.norm_ratio("delta", "base", model).value for model in range(len(preview.model_names))]
-    finite = [values[np.isfinite(values)] for values in changes]
-    largest = max((float(np.quantile(values, 0.9)) for values in finite if values.size), default=0.0)
+    largest = max((float(np.quantile(c[np.isfinite(c)], 0.9)) for c in changes if np.isfinite(c).any()), default=0.0)
     return round(1.5 * largest, 4) or 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -68,13 +69,13 @@ def alert(problems: Sequence[Explained]) -> str:
     """A red card; empty when there is nothing to say."""
     if not problems:
         return ""
-    what = html.escape(problems[0].what)
-    reasons = "".join(
-        f"<li>{html.escape(problem.why)} <span class='todo'>{html.escape(problem.todo)}</span>{_folded(problem)}</li>"
+    reasons = [
+        f"{html.escape(problem.why)} <span class='todo'>{html.escape(problem.todo)}</span>{_folded(problem)}"
         for problem in problems
         if problem.why or problem.todo
-    )
-    return f"<div class='alert' role='alert'><strong>{what}</strong><ul>{reasons}</ul></div>"
+    ]
+    body = f"<p>{reasons[0]}</p>" if len(reasons) == 1 else f"<ul>{''.join(f'<li>{r}</li>' for r in reasons)}</ul>"
+    return f"<div class='alert' role='alert'><strong>{html.escape(problems[0].what)}</strong>{body}</div>"
 
 
 def _folded(problem: Explained) -> str:
@@ -91,11 +92,14 @@ def listed(found: Sequence[Problem]) -> str:
     """Findings as a list, each with a mark for its level; empty when there are none."""
     items = "".join(
         f"<li class='{problem.level}'><span class='mark' aria-hidden='true'></span><span>"
-        f"{html.escape(sentence(_placed(problem)))} <span class='todo'>{html.escape(sentence(problem.hint))}</span></span></li>"
+        f"{html.escape(sentence(_placed(problem)))} <span class='todo'>{html.escape(sentence(problem.hint))}</span>"
+        "</span></li>"
         for problem in found
     )
     return f"<ul class='findings'>{items}</ul>" if items else ""
 
 
 def _placed(problem: Problem) -> str:
-    return f"{problem.where}: {problem.message}" if problem.where else problem.message
+    """The message after its place; keys of a recipe are left out, because the page has no recipe in view."""
+    is_place = problem.where and not re.fullmatch(r"[a-z_]+", problem.where)
+    return f"{problem.where}: {problem.message}" if is_place else problem.message

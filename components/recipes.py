@@ -42,7 +42,14 @@ def _fits(recipe: Recipe, facts: MethodFacts) -> bool:
     """Whether the controls can say all of it: whole models, each once, and one number per setting."""
     listed = [entry.model for entry in recipe.models]
     settings = [recipe.parameters, *(entry.parameters for entry in recipe.models)]
-    odd = (recipe.slices, recipe.out_dtype, recipe.seed, recipe.tokenizer, recipe.tokenizer_source, recipe.chat_template)
+    odd = (
+        recipe.slices,
+        recipe.out_dtype,
+        recipe.seed,
+        recipe.tokenizer,
+        recipe.tokenizer_source,
+        recipe.chat_template,
+    )
     return (
         not any(odd)
         and len(set(listed)) == len(listed)

@@ -31,9 +31,7 @@ def wire_start(page: gr.Blocks, desk: Desk, frame: Shell, panel: MergePanel, mer
     def step(event: gr.EventData) -> str:
         return str(event.step)
 
-    opened = page.load(
-        restore, [memory.saved, memory.step], [*desk.outputs, frame.steps, memory.watched], **QUIET
-    )
+    opened = page.load(restore, [memory.saved, memory.step], [*desk.outputs, frame.steps, memory.watched], **QUIET)
     desk.redraw(opened)
     found = opened.then(merges.watch, merges.inputs(memory), panel.job_outputs, **QUIET)
     found.then(merges.forecast, [memory.draft], panel.summary, **QUIET)

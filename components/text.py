@@ -23,6 +23,7 @@ STEPS_LABEL = "Steps"
 LAYER = "layer"
 AGREE = "same direction"
 CONFLICT = "opposite directions"
+SURVIVES = "survives the vote"
 RIGHT_ANSWERS = "right answers"
 MERGE = "merge"
 BEST_SETTING = "best found"
@@ -36,6 +37,7 @@ FIGURE_COSINE = "How alike the changes are"
 HOVER_CHANGE = "layer %{x}, %{y}<br>moves by %{z:.2%} of its size<extra></extra>"
 HOVER_AGREE = "layer %{x}: %{y:.0%} of the contested values<br>are pulled the same way<extra></extra>"
 HOVER_CONFLICT = "layer %{x}: %{y:.0%} of the contested values<br>are pulled in opposite ways<extra></extra>"
+HOVER_SURVIVES = "layer %{x}: %{y:.0%} of the weighted changes<br>are left after the vote on directions<extra></extra>"
 HOVER_COSINE = "%{x} and %{y}<br>cosine of their changes: %{z:.2f}<extra></extra>"
 HOVER_KEPT = "layer %{x}: %{y:.0%} kept<extra>%{fullData.name}</extra>"
 HOVER_SKILL = "%{x} digits: %{y:.0%} right<extra>%{fullData.name}</extra>"
@@ -114,6 +116,7 @@ def cosine_sentence(shape: Shape, numbers: Numbers) -> str:
     )
     return f"Closest pair: {first} and {second} at {value:.2f}; {meaning}. 1 is the same change, 0 unrelated."
 
+
 # Models ------------------------------------------------------------------------------------
 
 MODELS_TITLE = "Choose your models"
@@ -126,7 +129,7 @@ DEMO_DIGITS = "Digits: three skills"
 TO_MIX = "Next: mix"
 BASE = "Use as base"
 NO_BASE = "None of them is the base"
-ROLE_BASE = "Use as base"
+ROLE_BASE = "Base"
 ROLE_EXPERT = "Expert"
 BASE_LEGEND = "Which model is the base that the others were fine-tuned from?"
 USE_AS_BASE = "Use {name} as the base"
@@ -190,6 +193,14 @@ PINNED = (
 )
 BASE_UNUSED = "This method does not mix {name}; it only takes config and tokenizer from it."
 BASE_NEEDED = "This method needs a base. Choose it in step 1."
+
+
+def models_wanted(count: int, has_base: bool) -> str:
+    """What to do when a method takes fewer models than there are."""
+    models = "one model" if count == 1 else f"{count} models"
+    return f"This method takes {models}{' besides the base' if has_base else ''}. Remove the others in step 1."
+
+
 CANNOT_DRAW = "These settings cannot be shown."
 CANNOT_APPLY = "This recipe cannot be used."
 
@@ -304,13 +315,14 @@ def duration(seconds: float) -> str:
 
 def verified(files: int, tensors: int, number: int) -> str:
     """What was checked after writing."""
-    return f"{tensors:,} tensors in {files} file{'' if files == 1 else 's'} were read back and are what was computed ({size(number)})."
+    where = "1 file" if files == 1 else f"{files} files"
+    return f"{tensors:,} tensors in {where} ({size(number)}) were read back and are what was computed."
 
 
 def non_finite(tensors: Mapping[str, int]) -> str:
     """Infinities and NaN in the result."""
-    first = ", ".join(list(tensors)[:3])
-    return f"{sum(tensors.values()):,} values are infinite or not a number, in {first}. bfloat16 has more room than float16."
+    values, first = sum(tensors.values()), ", ".join(list(tensors)[:3])
+    return f"{values:,} values are infinite or not a number, in {first}. bfloat16 has more room than float16."
 
 
 # Failures ----------------------------------------------------------------------------------

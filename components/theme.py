@@ -5,7 +5,7 @@ from __future__ import annotations
 import gradio as gr
 
 
-def theme() -> gr.themes.Soft:
+def theme() -> gr.themes.Base:
     """Gradio's Soft theme, calmer: no label chips, readable primary buttons, light shadows."""
     return gr.themes.Soft(
         primary_hue="indigo",

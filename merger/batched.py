@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from merger.batches import Batch, HeldNoise
@@ -16,6 +15,7 @@ from merger.errors import UserError
 from merger.estimates import Floats, Layout
 from merger.evaluation import Places, can_sample, places_of, positions_of
 from merger.graph import BlockMerge, Task
+from merger.measures import Sheet
 from merger.ops.bits import magnitude_bits
 from merger.ops.columns import stack
 from merger.ops.folds import Part, PerModel
@@ -23,7 +23,7 @@ from merger.ops.ranked import read_off
 from merger.ops.select import CountDigits
 from merger.ops.witness import watching
 from merger.tasks import LoadTensor, row_length
-from merger.types import Block, Fold, ImmutableMap, ModelReference, TensorContext
+from merger.types import BLOCK_ELEMENTS, Block, Fold, ImmutableMap, ModelReference, TensorContext
 
 
 def evaluate_batch(batch: Batch, layout: Layout, places: Places, tasks: Sequence[Task[Any]], seed: int) -> Floats:
@@ -44,12 +44,13 @@ def evaluate_batch(batch: Batch, layout: Layout, places: Places, tasks: Sequence
     for tensor, task in enumerate(tasks):
         kinds.setdefault(_kind(batch, tensor, task), []).append(tensor)
     for kind, tensors in kinds.items():
-        if isinstance(tasks[tensors[0]], LoadTensor):
-            _enter_copies(batch, layout, places, tensors, tasks[tensors[0]].model, sums)
+        first = tasks[tensors[0]]
+        if isinstance(first, LoadTensor):
+            _enter_copies(batch, layout, places, tensors, first.model, sums)
         elif kind is not None:
-            merges = [tasks[tensor] for tensor in tensors]
-            for group in _measured(_Merges(batch, tensors, merges, seed)):
-                group.enter(layout, places, sums)
+            _Merges(batch, tensors, [cast(BlockMerge, tasks[tensor]) for tensor in tensors], seed).enter(
+                layout, places, sums
+            )
     return sums
 
 
@@ -81,8 +82,7 @@ def _fixed(parameters: Mapping[str, Any]) -> Hashable:
 def _enter_copies(
     batch: Batch, layout: Layout, places: Places, tensors: list[int], model: ModelReference, sums: Floats
 ) -> None:
-    sheet = batch.sheet(layout, len(tensors))
-    sheet.sums[:] = sums[tensors].reshape(sheet.sums.shape)
+    sheet = _sheet(batch, layout, tensors, sums)
     sheet.merged(batch.data[batch.reference][tensors].reshape(-1), batch.data[model][tensors].reshape(-1))
     sheet.kept_all([] if model == batch.reference else [places[model]])
     sums[tensors] = sheet.sums.reshape(len(tensors), batch.rows, layout.size)
@@ -104,34 +104,39 @@ class _Merges:
         self.contexts = [replace(task.context(), shape=batch.shape) for task in tasks]
         self.split = self.first.method.split(self.contexts[0])
 
-    def measure(self, place: int) -> Any:
-        """What the method has to know of one of the tensors."""
-        found: Any = self.first.method.measure(self.contexts[place])
-        if isinstance(found, PerModel) and _is_selection(found):
-            return self._cuts(place, found)
+    def measured(self) -> list[Any]:
+        """What the method has to know of each tensor."""
+        folds = [self.first.method.measure(context) for context in self.contexts]
+        selections = [fold for fold in folds if isinstance(fold, PerModel) and _is_selection(fold)]
+        if len(selections) == len(folds):
+            return self._cuts(selections)
+        return [self._fold(place, fold) for place, fold in enumerate(folds)]
+
+    def _fold(self, place: int, found: Any) -> Any:
         while isinstance(found, Fold):
             found = found.finish(found.add(found.start(), self.block([place])))
         return found
 
-    def _cuts(self, place: int, fold: PerModel) -> list[Any]:
-        """What the fold would find, read off sorted samples."""
-        base = self.first.base_model
+    def _cuts(self, folds: Sequence[PerModel]) -> list[Any]:
+        """What the folds would find, read off sorted samples."""
+        batch, base = self.batch, self.first.base_model
         assert base is not None
+        is_small = batch.is_whole and batch.indices.shape[1] <= BLOCK_ELEMENTS
+        by_model = []
+        for slot, (model, position) in enumerate(zip(self.contexts[0].models, positions_of(self.first), strict=True)):
+            hashes = partial(self._tied_bits, model, base, position) if is_small else None
+            by_model.append(
+                read_off([fold.parts[slot] for fold in folds], batch.ordered(model, base)[self.tensors], hashes)
+            )
+        return [list(cuts) for cuts in zip(*by_model, strict=True)]
+
+    def _tied_bits(
+        self, model: ModelReference, base: ModelReference, position: int | None, place: int, threshold: int
+    ) -> Tensor:
+        """Random bits of the elements of one tensor whose change has one magnitude."""
         tensor = self.tensors[place]
-        cuts = []
-        for model, part, position in zip(self.contexts[0].models, fold.parts, positions_of(self.first), strict=True):
-            if isinstance(part, CountDigits):
-
-                def hashes(
-                    threshold: int, model: ModelReference = model, position: int | None = position
-                ) -> NDArray[np.uint32]:
-                    change = self.batch.data[model][tensor] - self.batch.data[base][tensor]
-                    is_tie = (magnitude_bits(change) == threshold).numpy()
-                    return self.batch.bits(self.seed, position)[tensor].numpy().view(np.uint32)[is_tie]
-
-                part = read_off(part, self.batch.ordered(model, base)[tensor], hashes)
-            cuts.append(part)
-        return cuts
+        is_tied = magnitude_bits(self.batch.data[model][tensor] - self.batch.data[base][tensor]) == threshold
+        return self.batch.bits(self.seed, position)[tensor][is_tied]
 
     def block(self, places: Sequence[int]) -> Block:
         """The method's own copy of the samples of some of the tensors."""
@@ -151,3 +156,56 @@ class _Merges:
             return tensors, samples
         row = row_length(self.split, self.first.shape) if self.batch.is_whole else self.batch.length
         return tensors * (samples // row), row
+
+    def enter(self, layout: Layout, places: Places, sums: Floats) -> None:
+        """Measure, combine, and enter the results into ``[tensors, rows, sums]`` of the whole batch."""
+        measured = self.measured()
+        for nothing in (True, False):
+            chosen = [place for place, value in enumerate(measured) if (value is None) == nothing]
+            if chosen:
+                self._combine(chosen, [measured[place] for place in chosen], layout, places, sums)
+
+    def _combine(
+        self, chosen: list[int], measured: Sequence[Any], layout: Layout, places: Places, sums: Floats
+    ) -> None:
+        block = self.block(chosen)
+        repeats = block.tensors[0].shape[0] // len(chosen) if len(chosen) > 1 else 1
+        context = _joined([self.contexts[place] for place in chosen], repeats)
+        value = measured[0] if len(chosen) == 1 else stack([found for found in measured for _ in range(repeats)])
+        with watching() as seen:
+            merged = self.first.method.combine(context, block, value)
+        sheet = _sheet(self.batch, layout, tensors := [self.tensors[place] for place in chosen], sums)
+        sheet.merged(self.batch.data[self.batch.reference][tensors].reshape(-1), merged.reshape(-1))
+        sheet.mixed(places_of(self.first, places, self.batch.reference), seen)
+        sums[tensors] = sheet.sums.reshape(len(tensors), self.batch.rows, layout.size)
+
+
+def _sheet(batch: Batch, layout: Layout, tensors: Sequence[int], sums: Floats) -> Sheet:
+    """A sheet for some tensors of a batch with what is entered for them so far."""
+    sheet = batch.sheet(layout, len(tensors))
+    sheet.sums[:] = sums[tensors].reshape(sheet.sums.shape)
+    return sheet
+
+
+def _joined(contexts: Sequence[TensorContext], repeats: int) -> TensorContext:
+    """One context for several tensors: a number that differs becomes a column, each value repeated so often."""
+    first = contexts[0]
+    own = zip(*(context.tensor_parameters for context in contexts), strict=True)
+    return replace(
+        first,
+        parameters=_columns([context.parameters for context in contexts], repeats),
+        tensor_parameters=tuple(_columns(parameters, repeats) for parameters in own),
+    )
+
+
+def _columns(parameters: Sequence[ImmutableMap[str, Any]], repeats: int) -> ImmutableMap[str, Any]:
+    values: dict[str, Any] = {}
+    for name in parameters[0]:
+        column = [each[name] for each in parameters]
+        same = all(value == column[0] for value in column)
+        values[name] = column[0] if same else stack([value for value in column for _ in range(repeats)])
+    return ImmutableMap(values)
+
+
+def _is_selection(fold: PerModel) -> bool:
+    return not any(isinstance(part, Part) and type(part) is not CountDigits for part in fold.parts)

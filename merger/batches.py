@@ -45,6 +45,7 @@ class Batch:
         data: Mapping[ModelReference, Tensor],
     ) -> None:
         self.places, self.names, self.reference, self.data = list(places), list(names), reference, dict(data)
+        self.stripes = list(stripes)
         self.rows, self.length = len(stripes[0].starts), stripes[0].length
         self.is_whole = stripes[0].is_whole
         self.shape = stripes[0].shape if self.is_whole else (self.rows, self.length)

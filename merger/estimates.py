@@ -83,17 +83,17 @@ class Layout:
 
 @dataclass(frozen=True)
 class RowSums:
-    """Sums over each looked-at row of one tensor.
+    """Sums over each looked-at row of tensors of which equally many rows were looked at.
 
     Attributes:
-        sums: ``[rows, sums]``.
-        weights: ``[rows]`` how many rows of the tensor each stands for.
-        share: of the tensor's elements that were looked at.
+        sums: ``[tensors, rows, sums]``.
+        weights: ``[tensors, rows]`` how many rows of the tensor each stands for.
+        shares: ``[tensors]`` of the elements that were looked at.
     """
 
     sums: Floats
     weights: Floats
-    share: float
+    shares: Floats
 
 
 @dataclass(frozen=True)
@@ -136,17 +136,27 @@ class Totals:
 
     @classmethod
     def of(cls, layout: Layout, tensors: Sequence[RowSums]) -> Totals:
-        """The totals of tensors from the sums over their rows."""
-        count = len(tensors)
-        sums, covariances = np.zeros((count, layout.size)), np.zeros((count, len(layout.left)))
-        rows = np.zeros(count, np.int64)
-        for place, tensor in enumerate(tensors):
-            sums[place] = tensor.weights @ tensor.sums
-            if tensor.share < 1:
-                rows[place] = len(tensor.weights)
-                covariances[place] = _covariances(layout, tensor, sums[place])
-        shares = np.array([tensor.share for tensor in tensors])
-        return cls(layout, sums, covariances, rows, shares, (shares < 1) & (rows < ROUGH_BELOW))
+        """The totals of tensors, in their order, from the sums over their rows."""
+        if not tensors:
+            tensors = [RowSums(np.zeros((0, 1, layout.size)), np.zeros((0, 1)), np.zeros(0))]
+        sums = [np.einsum("tr,trs->ts", group.weights, group.sums) for group in tensors]
+        covariances = [_covariances(layout, group, total) for group, total in zip(tensors, sums, strict=True)]
+        shares = np.concatenate([group.shares for group in tensors])
+        rows = np.concatenate([np.full(len(group.shares), group.weights.shape[1]) for group in tensors])
+        rows = np.where(shares < 1, rows, 0)
+        is_rough = (shares < 1) & (rows < ROUGH_BELOW)
+        return cls(layout, np.concatenate(sums), np.concatenate(covariances), rows, shares, is_rough)
+
+    def taken(self, order: Integers) -> Totals:
+        """The tensors at these places."""
+        return Totals(
+            self.layout,
+            self.sums[order],
+            self.covariances[order],
+            self.rows[order],
+            self.shares[order],
+            self.is_rough[order],
+        )
 
     def grouped(self, groups: Sequence[int], count: int) -> Totals:
         """The totals of groups of tensors.
@@ -251,15 +261,16 @@ def student_quantile(freedom: Floats) -> Floats:
     return z + first / freedom + second / freedom**2 + third / freedom**3
 
 
-def _covariances(layout: Layout, tensor: RowSums, totals: Floats) -> Floats:
-    rows = len(tensor.weights)
+def _covariances(layout: Layout, tensors: RowSums, totals: Floats) -> Floats:
+    """``[tensors, products]``; zero where nothing was left out or too few rows were looked at."""
+    rows = tensors.weights.shape[1]
     if rows < ROUGH_BELOW:
-        return np.zeros(len(layout.left))
-    steps = np.diff(tensor.sums * tensor.weights[:, None], axis=0)
-    found = np.einsum("rp,rp->p", steps[:, layout.left], steps[:, layout.right]) * (rows / (2 * (rows - 1)))
-    outlier = min(OUTLIER_ROW / tensor.weights.sum(), OUTLIER_SHARE)
-    found[layout.square_products] += (outlier * totals[layout.squares]) ** 2
-    return np.asarray(found * (1 - tensor.share))
+        return np.zeros((len(totals), len(layout.left)))
+    steps = np.diff(tensors.sums * tensors.weights[:, :, None], axis=1)
+    found = np.einsum("trp,trp->tp", steps[:, :, layout.left], steps[:, :, layout.right]) * (rows / (2 * (rows - 1)))
+    outlier = np.minimum(OUTLIER_ROW / tensors.weights.sum(1, keepdims=True), OUTLIER_SHARE)
+    found[:, layout.square_products] += (outlier * totals[:, layout.squares]) ** 2
+    return np.asarray(found * (1 - tensors.shares[:, None]))
 
 
 def _grouped(values: Floats, groups: Integers, count: int) -> Floats:

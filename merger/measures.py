@@ -131,11 +131,11 @@ class Sheet:
         return np.add.reduceat(mask.reshape(-1).numpy().view(np.uint8), self.rows, dtype=np.float64)
 
     def _by_row(self, number: float | Tensor) -> float | Floats:
-        """A number per tensor as one per row; every tensor has as many rows."""
+        """A number, or a column with equally many numbers for each tensor, as one per row."""
         if not isinstance(number, Tensor):
             return float(number)
         values = number.double().reshape(-1).numpy()
-        return np.repeat(values, len(self.rows) // len(values))
+        return values[np.arange(len(self.rows)) * len(values) // len(self.rows)]
 
 
 def _finite(values: Tensor) -> Tensor:

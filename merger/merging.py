@@ -106,7 +106,7 @@ class _Run:
         self.current: WeightInfo | None = None
 
     def _fingerprint(self, recipe: str) -> dict[str, Any]:
-        inputs = {str(reference): checkpoint.digest for reference, checkpoint in self.plan.checkpoints.items()}
+        inputs = {str(reference): checkpoint.state for reference, checkpoint in self.plan.checkpoints.items()}
         return {"recipe": recipe, "inputs": inputs}
 
     def events(self) -> Iterator[Event]:

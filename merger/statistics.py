@@ -252,7 +252,7 @@ def build_preview(study: Study, chosen: Sequence[Stripes | None], rows: Sequence
     """
     looked_at = [stripes or whole(inputs.output.shape) for inputs, stripes in zip(study.tensors, chosen, strict=True)]
     sums = [
-        RowSums(found, stripes.weights, stripes.sampled / stripes.elements)
+        RowSums(found[None], stripes.weights[None], np.array([stripes.sampled / stripes.elements]))
         for stripes, found in zip(looked_at, rows, strict=True)
     ]
     parts = [

@@ -7,8 +7,8 @@ import os
 import threading
 from pathlib import Path
 
-PIECE_BYTES = 8 << 20
-"""Largest unit in which files are read and written where the caller does not say."""
+PIECE_BYTES = 1 << 20
+"""Unit in which files are read and written where the caller does not say; it stays in the processor's cache."""
 
 _seek_lock = threading.Lock()
 

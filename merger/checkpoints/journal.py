@@ -6,6 +6,7 @@ written with a single call after the span's bytes, so a torn line can only be th
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -52,13 +53,16 @@ class Journal:
     def __init__(self, path: Path, target: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), 0o644)
         self._write_lock = threading.Lock()
-        if not _take_lock(self._fd) or not _same_file(self._fd, path):
+        try:
+            if not _take_lock(self._fd) or not _same_file(self._fd, path):
+                raise OutputError(
+                    "another merge is writing to this place.",
+                    where=str(target),
+                    hint="Wait until it has finished, stop it, or choose another output folder.",
+                )
+        except BaseException:
             os.close(self._fd)
-            raise OutputError(
-                "another merge is writing to this place.",
-                where=str(target),
-                hint="Wait until it has finished, stop it, or choose another output folder.",
-            )
+            raise
 
     def begin(self, content: Mapping[str, Any]) -> None:
         """Forget everything and say what is being made."""
@@ -101,6 +105,10 @@ def _take_lock(fd: int) -> bool:
         _lock_functions.flock(fd, _lock_functions.LOCK_EX | _lock_functions.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        # Some network file systems know no locks; merging there is better than refusing.
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
     return True
 
 

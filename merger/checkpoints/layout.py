@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from merger.checkpoints.folder import SINGLE_FILE
 from merger.checkpoints.header import LENGTH_BYTES, MAX_HEADER_BYTES, METADATA_KEY
-from merger.checkpoints.shards import SINGLE_FILE
 from merger.errors import OutputError
 from merger.types import DTYPES, TensorSpec
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from merger.checkpoints.base import Checkpoint, SideFile
+from merger.checkpoints.folder import SINGLE_FILE, check_complete, find_shards, listing, weight_files
 from merger.checkpoints.shard import ShardFile
-from merger.checkpoints.shards import SINGLE_FILE, check_complete, find_shards, listing, weight_files
 from merger.checkpoints.sidefiles import read_config, side_files
 from merger.errors import CheckpointError
 from merger.types import ModelReference, TensorSpec

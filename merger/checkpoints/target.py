@@ -65,14 +65,15 @@ def check_target(target: str | os.PathLike[str], inputs: Iterable[str | os.PathL
         OutputError: naming the input.
     """
     place = resolved(target)
-    for model in map(resolved, inputs):
-        files = [resolved(path) for path in model.glob("*.safetensors")] if model.is_dir() else []
-        relation = _relation(place, model)
+    for model in inputs:
+        link, folder = _own_place(model), resolved(model)
+        files = map(resolved, folder.glob("*.safetensors")) if folder.is_dir() else ()
+        relation = _relation(place, link) or _relation(place, folder)
         if relation is None and any(_relation(place, file) for file in files):
             relation = "holds the files of"
         if relation is not None:
             raise OutputError(
-                f"the output folder {relation} the input {model}.",
+                f"the output folder {relation} the input {os.fspath(model)}.",
                 where=str(target),
                 hint="Inputs are never changed: choose another output folder.",
             )
@@ -183,6 +184,12 @@ def output_errors(target: Path) -> Iterator[None]:
         hint = _HINTS.get(error.errno or 0, "Check the place and its permissions.")
         what = f" {error.filename}" if error.filename and str(error.filename) != str(target) else ""
         raise OutputError(f"writing failed{what} ({error.strerror}).", where=str(target), hint=hint) from error
+
+
+def _own_place(model: str | os.PathLike[str]) -> Path:
+    """Where a model's name itself lies, be it a link or not."""
+    path = Path(os.path.abspath(os.path.expanduser(model)))
+    return resolved(path.parent) / path.name
 
 
 def _relation(place: Path, model: Path) -> str | None:

@@ -11,10 +11,10 @@ from typing import Any
 from merger.checkpoints import tree
 from merger.checkpoints.base import Checkpoint
 from merger.checkpoints.fingerprint import journal_content, require_same
+from merger.checkpoints.folder import INDEX_FILE, INDEX_SUFFIX, is_plain_name, listing
 from merger.checkpoints.journal import JOURNAL_FILE, Journal, SpanRecord
 from merger.checkpoints.layout import ShardLayout, index_bytes
 from merger.checkpoints.outputs import OutputShards
-from merger.checkpoints.shards import INDEX_FILE, INDEX_SUFFIX, is_plain_name, listing
 from merger.checkpoints.target import (
     check_free,
     check_target,

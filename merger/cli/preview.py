@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from merger.cli.command import Command, finite_number
 from merger.cli.engine import add_plugin_option, load_plugins
-from merger.cli.report import plain, print_json, say, table
+from merger.cli.report import counted, plain, print_json, say, table
 from merger.cli.run import add_lenient_option
 
 if TYPE_CHECKING:
@@ -64,8 +64,12 @@ def _as_json(found: Preview) -> dict[str, Any]:
     return {
         "reference": found.reference,
         "summary": _finite(plain(summary)),
-        **{name: _finite(plain(frame.astype(object).to_dict("records"))) for name, frame in tables.items()},
+        **{name: _records(frame) for name, frame in tables.items()},
     }
+
+
+def _records(frame: pd.DataFrame) -> list[dict[Any, Any]]:
+    return frame.astype(object).where(frame.notna(), None).to_dict("records")
 
 
 def _finite(value: Any) -> Any:
@@ -92,10 +96,10 @@ def _print(found: Preview) -> None:
     if summary["non_finite"]:
         say(f"warning: {summary['non_finite']} of the numbers looked at are infinite or NaN.")
     if found.exact_only:
-        say(f"note: {len(found.exact_only)} tensors can only be previewed with --exact.")
+        say(f"note: --exact is needed for the figures of {counted(len(found.exact_only), 'tensor')}.")
     if found.left_out:
         name, reason = found.left_out[0]
-        say(f"note: {len(found.left_out)} tensors have no figures, such as {name}: {reason}")
+        say(f"note: no figures for {counted(len(found.left_out), 'tensor')}, such as {name}: {reason}")
 
 
 def _model_rows(models: pd.DataFrame) -> list[list[str]]:

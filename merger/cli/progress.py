@@ -7,13 +7,14 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from merger.cli.report import print_json, print_problems, say, size_text, time_text
+from merger.cli.report import counted, print_json, print_problems, say, size_text, time_text
 from merger.events import Event, Merged, Planned, ShardWritten, TensorMerged, Verified, Working
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 SECONDS_BETWEEN_LINES = 5.0
+BAR_WIDTH = 20
 NAME_WIDTH = 40
 
 
@@ -117,11 +118,18 @@ class Bar:
     def _start(self, event: Planned) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+        from rich.table import Column
 
-        rate = TextColumn("{task.fields[rate]}")
-        name = TextColumn("{task.fields[tensor]}", markup=False)
         self._progress = Progress(
-            BarColumn(), DownloadColumn(), rate, name, console=Console(stderr=True), transient=True
+            BarColumn(BAR_WIDTH),
+            DownloadColumn(table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[rate]}", table_column=Column(no_wrap=True)),
+            TextColumn(
+                "{task.fields[tensor]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
+            ),
+            console=Console(stderr=True),
+            transient=True,
+            expand=True,
         )
         self._task = self._progress.add_task("", total=event.bytes_out, completed=event.bytes_done, rate="", tensor="")
         self._progress.start()
@@ -146,7 +154,8 @@ def print_plan(event: Planned) -> None:
     """The plan's warnings and notes, and how much work it is."""
     print_problems(event.problems)
     resumed = f", {size_text(event.bytes_done)} of it from before" if event.bytes_done else ""
-    say(f"{event.tensors} tensors, reading {size_text(event.bytes_in)}, writing {size_text(event.bytes_out)}{resumed}")
+    read, written = size_text(event.bytes_in), size_text(event.bytes_out)
+    say(f"{counted(event.tensors, 'tensor')}, reading {read}, writing {written}{resumed}")
 
 
 def print_verified(event: Verified) -> None:
@@ -154,7 +163,8 @@ def print_verified(event: Verified) -> None:
     if event.non_finite:
         count = sum(event.non_finite.values())
         names = ", ".join(list(event.non_finite)[:3]) + (", ..." if len(event.non_finite) > 3 else "")
+        where = f"{counted(len(event.non_finite), 'tensor')} ({names})"
         say(
-            f"warning: {count} values in {len(event.non_finite)} tensors are infinite or NaN ({names}). "
+            f"warning: {counted(count, 'value')} in {where} infinite or NaN. "
             "When float16 is too narrow, --out-dtype bfloat16 helps; --strict refuses such results."
         )

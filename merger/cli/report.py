@@ -85,6 +85,11 @@ def _line(places: Sequence[str], message: str, hint: str) -> str:
     return str(Problem(message, ", ".join(named[:SHOWN_PLACES]) + more, hint))
 
 
+def counted(count: int, word: str) -> str:
+    """A number and what it counts."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
 def size_text(count: float) -> str:
     """Bytes as people write them."""
     for unit in ("bytes", "kB", "MB", "GB"):

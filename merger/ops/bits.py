@@ -8,7 +8,10 @@ from torch import Tensor
 from merger.ops.columns import Number
 
 ALL = 1 << 32
-"""A limit that every 32 random bits are below."""
+"""A limit that every hash is below."""
+
+LOWEST_HASH = -(1 << 31)
+"""Random bits are int32; as a hash, this counts as 0 and the largest as 2^32 - 1."""
 
 
 def integers_of(tensor: Tensor) -> Tensor:
@@ -23,12 +26,12 @@ def magnitude_bits(delta: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def is_below(bits: Tensor, limit: Number) -> Tensor:
-    """1 where random bits, as a number from 0 to 2^32, are below ``limit``, else 0; overwrites ``bits``.
+    """1 where a hash is below ``limit``, else 0; overwrites ``bits``.
 
     Args:
-        bits: int32; -2^31 stands for 0.
+        bits: int32 hashes.
         limit: in [0, 2^32].
     """
     if isinstance(limit, Tensor) or limit >= ALL:
-        return (bits.to(torch.int64) < limit - (1 << 31)).to(torch.int32)
-    return torch.lt(bits, int(limit) - (1 << 31), out=bits)
+        return (bits.to(torch.int64) < limit + LOWEST_HASH).to(torch.int32)
+    return torch.lt(bits, int(limit) + LOWEST_HASH, out=bits)

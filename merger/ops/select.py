@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from merger.ops.bits import ALL, magnitude_bits
+from merger.ops.bits import ALL, LOWEST_HASH, magnitude_bits
 from merger.ops.folds import Bits, Part, PerModel
 from merger.ops.scratch import scratch
 from merger.ops.trim import Cut, MatchNorm, cut_of
@@ -167,8 +167,8 @@ class CollectTies(Part):
         return left + right
 
     def finish(self, state: list[Tensor]) -> Any:
-        hashes = torch.cat(state).numpy().view(np.uint32)
-        last = int(np.partition(hashes, self.kept - 1)[self.kept - 1])
+        hashes = torch.cat(state).numpy()
+        last = int(np.partition(hashes, self.kept - 1)[self.kept - 1]) - LOWEST_HASH
         return _rescaled(Cut(self.threshold, last + 1), self.rescale)
 
 

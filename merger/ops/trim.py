@@ -22,8 +22,7 @@ class Cut(NamedTuple):
 
     Attributes:
         threshold: bit pattern of the smallest magnitude that is kept.
-        ties: elements of exactly that magnitude are kept when their hash, read as an unsigned
-            number, is below this.
+        ties: elements of exactly that magnitude are kept when their hash is below this, of 2^32.
         factor: the elements that are kept are multiplied with this.
     """
 

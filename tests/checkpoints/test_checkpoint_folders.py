@@ -323,7 +323,10 @@ def test_shared_checkpoints_of_every_kind_open(shared_cases):
 
 def test_the_same_model_in_one_file_and_in_shards_has_the_same_tensors(shared_cases):
     folder = shared_cases / "golden_merges" / "ckpt"
-    with open_checkpoint(reference(folder / "ft_a")) as one, open_checkpoint(reference(folder / "ft_a_sharded")) as many:
+    with (
+        open_checkpoint(reference(folder / "ft_a")) as one,
+        open_checkpoint(reference(folder / "ft_a_sharded")) as many,
+    ):
         assert {s.shard for s in many.tensors.values()} == {shard(1), shard(2), shard(3)}
         for name, spec in one.tensors.items():
             buffers = bytearray(spec.nbytes), bytearray(spec.nbytes)

@@ -127,8 +127,8 @@ EDITS = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 12), PIECES | st.
 def test_a_mutated_header_is_accepted_or_refused_but_never_crashes(tmp_path: Path, edits, length_error):
     text = json.dumps(SOUND_HEADER).encode()
     for place, removed, inserted in edits:
-        place %= len(text) + 1
-        text = text[:place] + inserted + text[place + removed :]
+        at = place % (len(text) + 1)
+        text = text[:at] + inserted + text[at + removed :]
     length = max(0, len(text) + length_error)
     path = tmp_path / "mutated.safetensors"
     path.write_bytes(length.to_bytes(8, "little") + text + SOUND_DATA)

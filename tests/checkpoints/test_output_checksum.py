@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 
@@ -20,7 +21,7 @@ DATA = CHANCE.integers(0, 256, 100_003, dtype=np.uint8).tobytes()
 @given(cuts=st.lists(st.integers(0, len(DATA)), max_size=6), offset=st.integers(0, 2**42))
 def test_pieces_cut_anywhere_add_up_to_the_whole(cuts, offset):
     edges = [0, *sorted(cuts), len(DATA)]
-    pieces = [checksum(DATA[a:b], offset + a) for a, b in zip(edges, edges[1:], strict=False)]
+    pieces = [checksum(DATA[a:b], offset + a) for a, b in itertools.pairwise(edges)]
     assert joined(*pieces) == checksum(DATA, offset)
 
 

@@ -91,7 +91,11 @@ TENSORS = st.dictionaries(
 )
 
 
-@given(tensors=TENSORS, limit=st.integers(0, 400), metadata=st.dictionaries(st.text("ab\u00fc\n", max_size=3), st.text("x\u00e9", max_size=5)))
+@given(
+    tensors=TENSORS,
+    limit=st.integers(0, 400),
+    metadata=st.dictionaries(st.text("ab\u00fc\n", max_size=3), st.text("x\u00e9", max_size=5)),
+)
 def test_every_layout_is_sound_aligned_and_readable(tmp_path_factory, tensors, limit, metadata):
     outputs = [spec(name, dtype, shape) for name, (dtype, shape) in tensors.items()]
     layouts = plan_shards(outputs, limit, metadata)

@@ -122,7 +122,16 @@ def test_a_torn_last_line_is_ignored_and_the_journal_goes_on_behind_it(partial, 
 
 @pytest.mark.parametrize(
     "damage",
-    ["not json", '["a",0]', '["ghost",0,100,1,0]', '["a",-100,100,1,0]', '["a",900,1100,1,0]', '["a",5,5,0,0]', "{}", "\x00"],
+    [
+        "not json",
+        '["a",0]',
+        '["ghost",0,100,1,0]',
+        '["a",-100,100,1,0]',
+        '["a",900,1100,1,0]',
+        '["a",5,5,0,0]',
+        "{}",
+        "\x00",
+    ],
 )
 def test_lines_that_make_no_sense_only_cost_their_span(partial, target, expected, damage):
     lines = journal_of(partial).read_text().splitlines()

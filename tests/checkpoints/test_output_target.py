@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -73,6 +75,13 @@ def test_links_to_inputs_are_followed(tmp_path, model):
     (tmp_path / "named").symlink_to(model)
     with pytest.raises(OutputError, match="lies inside the input"):
         check_target(model / "merged", [tmp_path / "named"])
+
+
+def test_a_link_that_is_an_input_is_not_deleted(tmp_path, model):
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "named").symlink_to(model)
+    with pytest.raises(OutputError, match="holds the input"):
+        check_target(tmp_path / "links", [tmp_path / "links" / "named"])
 
 
 @pytest.mark.parametrize("place", [".merged.partial", ".merged.backup"])
@@ -229,6 +238,16 @@ def test_two_merges_into_one_place_are_refused(tmp_path, resume):
 def test_the_place_is_free_again_after_the_end(tmp_path, ending):
     getattr(create(tmp_path / "out"), ending)()
     complete(create(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_can_be_used(tmp_path, monkeypatch, number):
+    def flock(*arguments: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    complete(create(tmp_path / "out"))
+    assert (tmp_path / "out" / "model.safetensors").is_file()
 
 
 def test_a_merge_of_another_process_is_noticed(tmp_path):

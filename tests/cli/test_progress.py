@@ -25,14 +25,14 @@ import torch
 @merge_method(name="slow_mean")
 def slow_mean(tensors: list[torch.Tensor]) -> torch.Tensor:
     \"\"\"Takes its time.\"\"\"
-    time.sleep(0.4)
+    time.sleep(0.15)
     return sum(tensors) / len(tensors)
 """
 
 
 @pytest.fixture
 def slow_run(tiny_family: TinyFamily, tmp_path: Path) -> tuple[object, ...]:
-    """A command line whose merge takes about eight seconds."""
+    """A command line whose merge takes about three seconds."""
     (tmp_path / "slow.py").write_text(SLOW, encoding="utf-8")
     models = "".join(f"  - model: {folder}\n" for folder in tiny_family.experts)
     (tmp_path / "r.yaml").write_text(f"merge_method: slow_mean\nmodels:\n{models}", encoding="utf-8")
@@ -122,10 +122,9 @@ def test_people_are_told_how_to_go_on(slow_run: tuple[object, ...]) -> None:
 
 def test_a_signal_outside_of_a_merge_stops_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "r.yaml")
-    with start("check", tmp_path / "r.yaml", "--no-open") as process:
-        with open(tmp_path / "r.yaml", "wb"):
-            process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=20)
+    with start("check", tmp_path / "r.yaml", "--no-open") as process, open(tmp_path / "r.yaml", "wb"):
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
     assert process.returncode == 130
     assert err == "cancelled: stopped on request.\n"
 
@@ -135,7 +134,7 @@ def test_a_terminal_shows_a_bar(slow_run: tuple[object, ...]) -> None:
     with start(*slow_run, stderr=child, stdout=subprocess.DEVNULL, env={**os.environ, "TERM": "xterm"}) as process:
         os.close(child)
         seen = b""
-        while b"/s" not in seen:
+        while b".weight" not in seen:
             seen += os.read(parent, 4096)
         process.send_signal(signal.SIGTERM)
         while process.poll() is None:
@@ -146,7 +145,7 @@ def test_a_terminal_shows_a_bar(slow_run: tuple[object, ...]) -> None:
     os.close(parent)
     text = seen.decode()
     assert "\x1b[" in text and "\u2501" in text
-    assert "layers." in text
+    assert "/10.9 kB" in text and "/s" in text
     assert process.wait() == 130
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from merger.graph import BlockMerge, MergeTensorInput, Task
+from merger.methods import registry
 from merger.methods.base import MergeMethod
-from merger.methods.define import DecoratedMethod
 from merger.ops.noise import BlockNoise
-from merger.types import BLOCK_ELEMENTS, Block, ImmutableMap, ModelReference, TensorContext, WeightInfo
+from merger.types import BLOCK_ELEMENTS, Block, ImmutableMap, ModelReference, WeightInfo
 
 BASE = ModelReference("base")
 
@@ -160,9 +160,4 @@ class Blocks:
 
 def merge(method: str, *args: Any, **kwargs: Any) -> Tensor:
     """`run` with a registered method's name."""
-    from merger.methods import registry
-
     return run(registry.get(method), *args, **kwargs)
-
-
-__all__ = ["BASE", "Blocks", "Callable", "DecoratedMethod", "TensorContext", "make_task", "measure", "merge", "run"]

@@ -40,15 +40,16 @@ def merged(real_pair: RealPair, tmp_path_factory: pytest.TempPathFactory) -> Mer
 
 
 def _merge(done: dict[tuple[str, ...], Path], pair: RealPair, root: Path, method: str, *options: str) -> Path:
-    if (method, *options) not in done:
+    key = (method, *options)
+    if key not in done:
         out = root / str(len(done))
         two = method in ("linear", "slerp")
         models = [pair.base, pair.fine_tune] if two else [pair.fine_tune]
         base = [] if two else ["--base", str(pair.base)]
         words = ["merge", "--method", method, "--models", *map(str, models), *base, *options, "--out", str(out)]
         assert main(words) == 0
-        done[method, *options] = out
-    return done[method, *options]
+        done[key] = out
+    return done[key]
 
 
 @pytest.fixture(params=METHODS)

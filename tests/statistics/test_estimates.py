@@ -11,17 +11,17 @@ from merger.estimates import Layout, RowSums, Totals, student_quantile
 
 
 def whole(layout: Layout, **sums: float) -> RowSums:
-    row = np.zeros((1, layout.size))
+    row = np.zeros((1, 1, layout.size))
     for name, value in sums.items():
-        row[0, layout.column(name)] = value
-    return RowSums(row, np.ones(1), 1.0)
+        row[..., layout.column(name)] = value
+    return RowSums(row, np.ones((1, 1)), np.ones(1))
 
 
 def sampled(layout: Layout, rows: int, of: int, **sums: list[float]) -> RowSums:
-    values = np.zeros((rows, layout.size))
+    values = np.zeros((1, rows, layout.size))
     for name, column in sums.items():
-        values[:, layout.column(name)] = column
-    return RowSums(values, np.full(rows, of / rows), rows / of)
+        values[0, :, layout.column(name)] = column
+    return RowSums(values, np.full((1, rows), of / rows), np.array([rows / of]))
 
 
 def test_of_a_whole_tensor_the_interval_is_the_value() -> None:
@@ -52,7 +52,7 @@ def test_the_unsampled_part_shrinks_the_interval() -> None:
     layout = Layout(1)
     rows = sampled(layout, 50, 1000, delta=list(np.random.default_rng(0).uniform(1, 2, 50)))
     few = Totals.of(layout, [rows]).norm("delta")
-    most = Totals.of(layout, [replace(rows, share=0.95)]).norm("delta")
+    most = Totals.of(layout, [replace(rows, shares=np.array([0.95]))]).norm("delta")
     assert (most.high[0] / most.low[0] - 1) < 0.5 * (few.high[0] / few.low[0] - 1)
 
 
