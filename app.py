@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +21,7 @@ from components.desk import Desk, View, remember
 from components.live import WhatIf
 from components.start import wire_start
 from components.theme import theme
-from merger import JobStore
+from merger import JobStore, MergerError
 
 ASSETS = Path(__file__).resolve().parent / "assets"
 
@@ -57,7 +59,7 @@ def build(store: JobStore, what_if: WhatIf) -> gr.Blocks:
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Command line and environment; the command line wins."""
     port = os.environ.get("GRADIO_SERVER_PORT") or os.environ.get("PORT") or 7860
-    host = os.environ.get("GRADIO_SERVER_NAME", "0.0.0.0" if "SPACE_ID" in os.environ else "127.0.0.1")
+    host = os.environ.get("GRADIO_SERVER_NAME", "0.0.0.0" if access.is_hosted() else "127.0.0.1")
     data = os.environ.get("MIXDESK_DATA", "~/.cache/mixdesk")
     parser = argparse.ArgumentParser(description=text.TAGLINE)
     parser.add_argument("--port", type=int, default=int(port), help="default: PORT, or 7860")
@@ -69,6 +71,20 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     """Start the page and stay until it is stopped."""
     given = arguments(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # lets the store end its merges
+    try:
+        serve(given)
+    except (MergerError, OSError) as error:
+        sys.exit(text.CANNOT_START.format(reason=error))
+
+
+def serve(given: argparse.Namespace) -> None:
+    """Build and launch the page.
+
+    Raises:
+        MergerError: the data folder cannot be used.
+        OSError: the port is taken.
+    """
     store = JobStore(given.data)
     what_if = WhatIf({facts.name: facts for facts in merger.describe_methods()})
     threading.Thread(target=what_if.warm_up, args=(family(),), daemon=True).start()
@@ -78,6 +94,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         server_port=given.port,
         theme=theme(),
         css_paths=ASSETS / "style.css",
+        favicon_path=ASSETS / "icon.svg",
         footer_links=[],
         run_history=False,
         ssr_mode=False,
@@ -85,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         blocked_paths=[str(store.data_dir)],
         app_kwargs={
             "routes": [*figure_board.routes(), *downloads.routes(store)],
-            "middleware": access.middleware(access.allowed_hosts(given.host)),
+            "middleware": access.middleware(given.host),
         },
     )
 

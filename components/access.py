@@ -16,46 +16,58 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
 
 class SameOriginMiddleware:
-    """Refuses requests that a page of another site made; those without an Origin header pass."""
+    """Refuses requests that a page of another site made; those without an Origin header pass.
 
-    def __init__(self, app: ASGIApp, allowed_hosts: Sequence[str]) -> None:
+    Args:
+        app: what comes after it.
+        public_hosts: names of this server as a proxy's visitors see it; their origins pass, too.
+    """
+
+    def __init__(self, app: ASGIApp, public_hosts: Sequence[str] = ()) -> None:
         self.app = app
-        self.allowed_hosts = tuple(allowed_hosts)
+        self.public_hosts = tuple(public_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        origin = Headers(scope=scope).get("origin") if scope["type"] in ("http", "websocket") else None
-        if origin is None or self._is_ours(origin):
+        headers = Headers(scope=scope) if scope["type"] in ("http", "websocket") else Headers()
+        origin = headers.get("origin")
+        if origin is None or self._is_ours(origin, headers.get("host", "")):
             await self.app(scope, receive, send)
         else:
             await PlainTextResponse("Requests from other sites are refused.", 403)(scope, receive, send)
 
-    def _is_ours(self, origin: str) -> bool:
-        return "*" in self.allowed_hosts or host_of(origin) in self.allowed_hosts
+    def _is_ours(self, origin: str, host: str) -> bool:
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            return False
+        return bool(parts.netloc) and (parts.netloc == host or parts.hostname in self.public_hosts)
 
 
-def host_of(origin: str) -> str:
-    """The host of an origin, an IPv6 address in brackets; empty for ``null`` and nonsense."""
-    try:
-        host = urlsplit(origin).hostname or ""
-    except ValueError:
-        return ""
-    return f"[{host}]" if ":" in host else host
+def middleware(server_name: str) -> list[Middleware]:
+    """What stands before every route.
 
+    A page on one's own machine answers only to the names it was given, so that no other site can reach it by
+    pointing a name of its own at this address.  A Space stands behind a proxy that sees to it.
 
-def allowed_hosts(server_name: str) -> list[str]:
-    """Names under which the page may be asked for.
-
-    These are the local ones, the server's own, those of ``MIXDESK_HOSTS`` (separated by commas) and that of a
-    Space.  A server that listens on every address cannot know its names: it accepts those that were given.
+    Args:
+        server_name: address that the server listens on.
     """
-    named = [*os.environ.get("MIXDESK_HOSTS", "").split(","), os.environ.get("SPACE_HOST", "")]
-    own = [] if server_name in ("0.0.0.0", "::") else [server_name]
-    return list(dict.fromkeys(host.strip() for host in (*LOCAL_HOSTS, *own, *named) if host.strip()))
-
-
-def middleware(hosts: Sequence[str]) -> list[Middleware]:
-    """What stands before every route."""
+    public = public_hosts()
+    hosts = (
+        ["*"] if is_hosted() else [*LOCAL_HOSTS, *([] if server_name in ("0.0.0.0", "::") else [server_name]), *public]
+    )
     return [
-        Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
-        Middleware(SameOriginMiddleware, allowed_hosts=hosts),
+        Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
+        Middleware(SameOriginMiddleware, public_hosts=public),
     ]
+
+
+def public_hosts() -> list[str]:
+    """More names of this server: ``MIXDESK_HOSTS`` (separated by commas), and a Space's."""
+    named = [*os.environ.get("MIXDESK_HOSTS", "").split(","), os.environ.get("SPACE_HOST", "")]
+    return [host.strip() for host in named if host.strip()]
+
+
+def is_hosted() -> bool:
+    """Whether this is a public page, where visitors may see nothing of the machine."""
+    return "SPACE_ID" in os.environ

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import merger
+from components import limits
 from components.demo_skills import DemoSkills
 from components.draft import Draft
 from components.numbers import Numbers, Shape
+from components.recipes import recipe_of
 
 if TYPE_CHECKING:
     from merger import MethodFacts, Recipe, Sample
@@ -65,10 +67,14 @@ class WhatIf:
 
         Raises:
             RecipeError: the settings contradict each other.
+            UserError: a model may not be opened here.
         """
-        if draft.pinned is not None:
-            return merger.load_recipe(f"{draft.pinned.rstrip()}\n\n")
-        return draft.to_recipe(self.methods[draft.method])
+        if draft.pinned is None:
+            recipe = draft.to_recipe(self.methods[draft.method])
+        else:
+            recipe = recipe_of(draft.pinned)
+        limits.check(map(str, recipe.all_models()))
+        return recipe
 
     def samples(self, draft: Draft) -> Samples:
         """The samples of a draft's models, read now if they are not at hand.

@@ -15,7 +15,7 @@ from components.desk import QUIET, Desk, Memory
 from components.draft import Draft
 from components.live import WhatIf
 from components.numbers import Skills
-from components.recipes import draft_of
+from components.recipes import draft_of, recipe_of
 from merger import Job, JobStore, MergerError, UserError, new_owner
 
 POLL_SECONDS = 0.5
@@ -177,7 +177,7 @@ class Merges:
 
     def _skills_of(self, job: Job) -> Skills | None:
         """Skills of a merge of the demo's models, beside theirs; None for other merges."""
-        recipe = merger.load_recipe(f"{job.recipe.rstrip()}\n\n")
+        recipe = recipe_of(job.recipe)
         if recipe.slices:
             return None
         draft = draft_of(job.recipe, self.what_if.methods)

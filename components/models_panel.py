@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import gradio as gr
 
 import merger
-from components import problems, shell, text
+from components import limits, problems, shell, text
 from components.desk import Desk
 from components.draft import Draft, portable_path
 from merger import MergerError, ModelReference, Problem, UserError
@@ -93,7 +93,7 @@ def add_model(draft: Draft, path: str) -> Draft:
     if not path.strip():
         raise UserError("The field is empty.", hint="Type the path of a folder that holds a model.")
     grown = draft.with_model(portable_path(path.strip()))
-    report = merger.inspect(*grown.models)
+    report = inspected(grown)
     if grown.base is None and report.base is not None:
         grown = grown.with_base(place_of(report.base, grown))
     return grown
@@ -115,10 +115,20 @@ def shown(draft: Draft) -> list[str]:
     if not draft.models:
         return [f"<p class='empty'>{text.NO_MODELS}</p>", ""]
     try:
-        report = merger.inspect(*draft.models)
+        report = inspected(draft)
     except MergerError as error:
         return [cards(draft, None), problems.alert(problems.explain(error, text.CANNOT_OPEN))]
     return [cards(draft, report), findings(report)]
+
+
+def inspected(draft: Draft) -> Report:
+    """The comparison of a draft's models.
+
+    Raises:
+        UserError: a model is missing, damaged, or may not be opened here.
+    """
+    limits.check(draft.models)
+    return merger.inspect(*draft.models)
 
 
 def cards(draft: Draft, report: Report | None) -> str:

@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from merger import ConfigParameterDef, MethodFacts, Recipe
 
 
+def recipe_of(yaml: str) -> Recipe:
+    """The recipe of a text.
+
+    Raises:
+        RecipeError: with everything that is wrong with it.
+    """
+    return merger.load_recipe(f"{yaml.strip()}\n\n")  # with a line break it is text, never a file name
+
+
 def draft_of(yaml: str, methods: Mapping[str, MethodFacts]) -> Draft:
     """The draft that shows a recipe; pinned when the recipe says more than the controls can.
 
@@ -20,7 +29,7 @@ def draft_of(yaml: str, methods: Mapping[str, MethodFacts]) -> Draft:
         RecipeError: with everything that is wrong with the text.
         UserError: it names more models than the page holds.
     """
-    recipe = merger.load_recipe(f"{yaml.strip()}\n\n")  # with a line break it is text, never a file name
+    recipe = recipe_of(yaml)
     references = recipe.all_models()
     if len(references) > MAX_MODELS:
         raise UserError(f"The recipe names {len(references)} models.", hint=f"The page holds {MAX_MODELS}.")

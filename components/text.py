@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 TITLE = "Mixdesk"
 TAGLINE = "Merge models, and see what happens first."
 STEPS = (("models", "Models"), ("mix", "Mix"), ("merge", "Merge & share"))
+CANNOT_START = "Mixdesk cannot start: {reason}"
 THEME_BUTTON = "Switch between light and dark"
 STEPS_LABEL = "Steps"
 
@@ -137,6 +138,8 @@ REMOVE = "Remove {name}"
 NO_MODELS = "No models yet. Add folders above, or start with the digits demo."
 FITS = "All models have the same architecture and shapes."
 ONE_MODEL = "Add at least one more model to merge it with."
+NOT_HERE = "'{model}' is a place on this machine, which is not open to visitors."
+NOT_HERE_HINT = "Run Mixdesk on your own machine to merge your folders."
 CANNOT_ADD = "This model could not be added."
 CANNOT_OPEN = "Not all models can be opened."
 CANNOT_CHANGE = "This change could not be made."

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from merger.jobs import OutputFile as OutputFile
     from merger.jobs import new_owner as new_owner
     from merger.methods.base import MergeMethod as MergeMethod
+    from merger.methods.base import MethodFacts as MethodFacts
     from merger.methods.define import Between as Between
     from merger.methods.define import merge_method as merge_method
     from merger.plan import OutputTensor as OutputTensor
@@ -72,7 +73,7 @@ _HOME = {
     "merger.events": "Event Merged Planned ShardWritten TensorMerged Verified Working",
     "merger.graph": "MergeTensorInput Task",
     "merger.jobs": "Job JobNotFound JobStore OutputFile new_owner",
-    "merger.methods.base": "MergeMethod",
+    "merger.methods.base": "MergeMethod MethodFacts",
     "merger.methods.define": "Between merge_method",
     "merger.plan": "OutputTensor Plan",
     "merger.recipe": "ModelEntry Recipe RunOptions Slice",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
@@ -17,7 +17,7 @@ from merger.types import ModelReference
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from merger.methods.registry import MethodFacts
+    from merger.methods.base import MethodFacts
     from merger.plan import Plan
     from merger.report import Report
     from merger.sampling import Sample
@@ -147,7 +147,7 @@ def merge(
     out: str | os.PathLike[str],
     options: RunOptions | None = None,
     checkpoints: Mapping[ModelReference, Checkpoint] | None = None,
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Merge a recipe into a folder, telling what happens.  Closing the iterator cancels.
 
     Args:

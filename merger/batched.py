@@ -113,7 +113,7 @@ class _Merges:
         return [self._fold(place, fold) for place, fold in enumerate(folds)]
 
     def _fold(self, place: int, found: Any) -> Any:
-        while isinstance(found, Fold):
+        while found is not None and isinstance(found, Fold):
             found = found.finish(found.add(found.start(), self.block([place])))
         return found
 

@@ -201,16 +201,42 @@ class Totals:
     def share(self, name: str, of: str, index: int = 0) -> Estimate:
         """Quotient of two sums that lies in [0, 1], with Wilson's interval for the effective number of rows."""
         a, b = self.layout.column(name, index), self.layout.column(of, index)
+        value = np.clip(_quotient(self.sums[:, a], self.sums[:, b]), 0, 1)
+        return self._wilson(value, self._share_variance(a, b, value))
+
+    def survival(self) -> Estimate:
+        """Share of the weighted change that survives the election.
+
+        What is dropped before the election is itself estimated: a cut that keeps more lets more changes
+        meet, so the lost share carries the relative uncertainty of the kept shares as well.
+        """
+        column = self.layout.column
+        a, b = column("survived"), column("change")
+        value = np.clip(_quotient(self.sums[:, a], self.sums[:, b]), 0, 1)
+        kept = np.zeros_like(value)  # relative standard errors, added up as if they went together
+        for model in range(self.layout.models):
+            top, bottom = column("kept", model), column("kept_of", model)
+            share = _quotient(self.sums[:, top], self.sums[:, bottom])
+            kept += np.nan_to_num(np.sqrt(self._share_variance(top, bottom, share)) / share)
+        return self._wilson(value, self._share_variance(a, b, value) + ((1 - value) * kept) ** 2)
+
+    def _share_variance(self, a: int, b: int, value: Floats) -> Floats:
         bottom = self.sums[:, b]
-        value = np.clip(_quotient(self.sums[:, a], bottom), 0, 1)
         spread = self._covariance(a, a) - 2 * value * self._covariance(a, b) + value**2 * self._covariance(b, b)
-        variance = np.maximum(_quotient(spread, bottom * bottom), 0)
+        return np.maximum(_quotient(spread, bottom * bottom), 0)
+
+    def _wilson(self, value: Floats, variance: Floats) -> Estimate:
+        """Wilson's interval for as many trials as the variance stands for, and for few events Garwood's."""
         unseen = np.maximum(1 - self.shares, 1e-12)
         trials = np.where(variance > 0, _quotient(value * (1 - value), variance), self.rows / unseen)
-        t = self._quantile() ** 2 / np.maximum(trials, 1e-12)
-        middle = (value + t / 2) / (1 + t)
-        half = np.sqrt(t * value * (1 - value) + t * t / 4) / (1 + t)
-        return self._interval(value, np.clip(middle - half, 0, value), np.clip(middle + half, value, 1))
+        trials = np.maximum(trials, 1e-12)
+        quantile = self._quantile()
+        t = quantile**2 / trials
+        middle, half = (value + t / 2) / (1 + t), np.sqrt(t * value * (1 - value) + t * t / 4) / (1 + t)
+        rare_low, rare_high = (share * _fewest(share * trials, quantile) for share in (value, 1 - value))
+        low = np.where(value < 0.5, np.minimum(middle - half, rare_low), middle - half)
+        high = np.where(value > 0.5, np.maximum(middle + half, 1 - rare_high), middle + half)
+        return self._interval(value, np.clip(low, 0, value), np.clip(high, value, 1))
 
     def cosine(self, pair: int) -> Estimate:
         """Cosine of the changes of two models, with an interval on Fisher's scale."""
@@ -259,6 +285,12 @@ def student_quantile(freedom: Floats) -> Floats:
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
     return z + first / freedom + second / freedom**2 + third / freedom**3
+
+
+def _fewest(events: Floats, quantile: Floats) -> Floats:
+    """Lower end of an interval for a number of rare events, as a share of it (Wilson and Hilferty's formula)."""
+    events = np.maximum(events, 1e-12)
+    return np.maximum(1 - 1 / (9 * events) - quantile / (3 * np.sqrt(events)), 0) ** 3
 
 
 def _covariances(layout: Layout, tensors: RowSums, totals: Floats) -> Floats:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(**_: Any) -> Any:
+        """Nothing at run time; type checkers read it."""
         return lambda cls: cls
 
 

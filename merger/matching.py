@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Optional
 
 from merger.architecture import Architecture, prefix_between, tied_source
 from merger.checkpoints.base import Checkpoint
@@ -15,7 +14,7 @@ from merger.types import ModelReference, TensorSpec
 FINAL_WORDS = ("lm_head", "head", "norm", "ln_f", "pooler", "classifier", "score", "embed_out", "output", "predictions")
 
 
-Entries = list[tuple[ModelEntry, ModelReference, Optional[int]]]
+Entries = list[tuple[ModelEntry, ModelReference, int | None]]
 """Recipe lines with a reference that is unique among them and the position for the noise."""
 
 

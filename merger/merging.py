@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from merger.checkpoints.base import Checkpoint
-from merger.checkpoints.layout import ShardLayout, plan_shards
+from merger.checkpoints.layout import plan_shards
 from merger.checkpoints.writer import OutputFolder
 from merger.errors import NonFiniteError, Problem, UserError
 from merger.events import Event, Merged, Planned, ShardWritten, TensorMerged, Verified, Working
@@ -189,6 +189,8 @@ class _Run:
             self.plan.outputs,
             method_name=method.pretty_name() or method.name(),
             method_url=method.reference_url(),
+            copy_files=self.options.copy_files,
+            write_readme=self.options.write_readme,
         ):
             self.folder.add_file(name, content)
 

@@ -14,8 +14,10 @@ from merger.errors import PlanError, Problem
 from merger.graph import BlockMerge
 from merger.matching import match_tensors
 from merger.methods.base import MergeMethod
+from merger.outputs import OutputTensor
 from merger.recipe import ModelEntry, Recipe, RunOptions
-from merger.rules import OutputTensor, TensorPlanner
+from merger.rules import TensorPlanner
+from merger.tokenizer import same_tokenizer
 from merger.types import BLOCK_ELEMENTS, ModelReference
 
 __all__ = ["OutputTensor", "Plan", "make_plan"]
@@ -95,7 +97,7 @@ def make_plan(
         options: how to run, for the memory estimate.
         out: where the result will stand, for the disk check.
     """
-    problems = [*recipe.problems, *recipe_problems(recipe, method)]
+    problems = [*recipe.problems, *recipe_problems(recipe, method), *vocabulary_problems(recipe, checkpoints)]
     plan = Plan(recipe, method, checkpoints)
     if not any(problem.level == "error" for problem in problems):
         planner = TensorPlanner(recipe, method, checkpoints, strict=options.strict)
@@ -114,6 +116,30 @@ def recipe_problems(recipe: Recipe, method: MergeMethod) -> Iterator[Problem]:
         yield from _count_problems(entries, base, method)
     if any(model.lora for model in recipe.all_models()):
         yield Problem("adapters (model+lora) cannot be merged yet", hint="Merge the adapter into its model first.")
+
+
+def vocabulary_problems(recipe: Recipe, checkpoints: Mapping[ModelReference, Checkpoint]) -> Iterator[Problem]:
+    """What of ``tokenizer``, ``tokenizer_source`` and ``chat_template`` would need rows to be moved."""
+    rule = recipe.tokenizer
+    source = rule.source if rule else recipe.tokenizer_source
+    if rule and (rule.tokens or rule.pad_to_multiple_of):
+        yield Problem(
+            "rules for single tokens and padding of the vocabulary cannot be carried out yet",
+            "tokenizer",
+            "Leave out 'tokens' and 'pad_to_multiple_of'.",
+        )
+    given = recipe.base_model or recipe.all_models()[0]
+    if source not in (None, "base", given):
+        first, *others = [checkpoint.files for checkpoint in checkpoints.values()]
+        if not all(same_tokenizer(first, other) for other in others):
+            yield Problem(
+                "the models' vocabularies differ, and matching them by token cannot be done yet",
+                "tokenizer",
+                f"Leave it out to keep the vocabulary of {given}.",
+            )
+    if recipe.chat_template not in (None, "auto"):
+        message = f"chat_template is not carried out yet; that of {given} is kept"
+        yield Problem(message, "chat_template", level="warning")
 
 
 def _count_problems(

@@ -4,107 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 from merger.architecture import Architecture
 from merger.checkpoints.base import Checkpoint
-from merger.errors import Problem, RecipeError
-from merger.graph import MergeTensorInput, Task
+from merger.errors import Problem
+from merger.graph import MergeTensorInput
 from merger.matching import Match, Source
 from merger.methods import registry
 from merger.methods.base import MergeMethod
-from merger.recipe import Recipe, Setting
-from merger.settings import MISSING, value_of
+from merger.outputs import SUMMARY_FROM, Findings, Level, OutputTensor
+from merger.parameters import Resolved, resolve_parameters
+from merger.recipe import Recipe
 from merger.tasks import LoadTensor
-from merger.types import (
-    DTYPE_BY_NAME,
-    DTYPES,
-    ConfigParameterDef,
-    ImmutableMap,
-    ModelReference,
-    TensorContext,
-    TensorSpec,
-    WeightInfo,
-)
+from merger.types import DTYPE_BY_NAME, ModelReference, TensorContext, TensorSpec, WeightInfo
 
 COMPARED_BYTES = 1 << 20
 """Integer tensors up to this size are read and compared while planning."""
-
-SUMMARY_FROM = 4
-"""From this many tensors on, one kind of finding becomes one sentence."""
-
-Parameters = ImmutableMap[str, Any]
-NO_PARAMETERS: Parameters = ImmutableMap()
-
-
-@dataclass(frozen=True)
-class OutputTensor:
-    """One tensor of the result.
-
-    Attributes:
-        weight: its name, layer and role.
-        dtype: safetensors code that it is written in.
-        shape: its dimensions.
-        action: ``merge``, or ``copy`` when one input is taken as it is.
-        task: computes it.
-        sources: the inputs that are read, in the order in which the method sees them.
-        parameters: the method's global parameters here; empty for a copy.
-        tensor_parameters: per-model parameters by reference; empty for a copy.
-    """
-
-    weight: WeightInfo
-    dtype: str
-    shape: tuple[int, ...]
-    action: Literal["merge", "copy"]
-    task: Task[Any]
-    sources: tuple[tuple[ModelReference, TensorSpec], ...]
-    parameters: Parameters = NO_PARAMETERS
-    tensor_parameters: ImmutableMap[ModelReference, Parameters] = field(default_factory=ImmutableMap)
-
-    @property
-    def nbytes(self) -> int:
-        """Size in the output file."""
-        return prod(self.shape) * DTYPES[self.dtype].itemsize
-
-    @property
-    def spec(self) -> TensorSpec:
-        """What the output file's header will say; its place is not known yet."""
-        return TensorSpec(self.weight.name, self.dtype, self.shape, stop=self.nbytes)
-
-
-class Findings:
-    """Collects problems, and turns many of one kind into one sentence."""
-
-    def __init__(self) -> None:
-        self._single: list[Problem] = []
-        self._kinds: dict[tuple[str, str, str], list[str]] = {}
-
-    def add(self, problem: Problem) -> None:
-        """Keep a problem as it is."""
-        self._single.append(problem)
-
-    def tensor(self, level: Literal["error", "warning", "note"], name: str, message: str, hint: str = "") -> None:
-        """Keep a finding about one tensor; equal messages are grouped."""
-        self._kinds.setdefault((level, message, hint), []).append(name)
-
-    def problems(self) -> list[Problem]:
-        """Everything, errors first."""
-        grouped = [
-            Problem(f"{message}{_also(names)}", names[0], hint, level)  # type: ignore[arg-type]
-            for (level, message, hint), names in self._kinds.items()
-        ]
-        order = {"error": 0, "warning": 1, "note": 2}
-        return sorted(dict.fromkeys([*self._single, *grouped]), key=lambda problem: order[problem.level])
-
-
-def _also(names: Sequence[str]) -> str:
-    if len(names) == 1:
-        return ""
-    if len(names) < SUMMARY_FROM:
-        return f" (also {', '.join(names[1:])})"
-    return f" (and {len(names) - 1} more tensors)"
 
 
 class TensorPlanner:
@@ -202,7 +119,7 @@ class TensorPlanner:
     def _integer(self, match: Match, sources: Sequence[Source]) -> OutputTensor:
         first = sources[0]
         if len(sources) > 1:
-            level: Literal["note", "warning", "error"] = "note"
+            level: Level = "note"
             if _spec(first).nbytes > COMPARED_BYTES:
                 message = f"is not a float tensor; the one of {first.model} is copied without comparing"
             elif all(self._equal_bytes(first, other) for other in sources[1:]):
@@ -266,20 +183,20 @@ class TensorPlanner:
         inputs = present
         if base is not None and method.base in ("reads_first", "none") and (base.entry or method.base != "none"):
             inputs = self._in_recipe_order(base, present, first=method.base == "reads_first")
-        parameters, tensor_parameters = self._resolve(match, method, inputs)
-        if parameters is None or tensor_parameters is None:
+        resolved = resolve_parameters(self.recipe, match, method, inputs, self.findings)
+        if resolved is None:
             return None
         first = base or inputs[0]
         weight = self._architecture.weight_info(match.name, _spec(first).shape)
         base_model = base.model if reads_base and base else None
-        if not self._check(method, weight, _spec(first).shape, parameters, tensor_parameters, inputs, base_model):
+        if not self._check(method, weight, _spec(first).shape, resolved, inputs, base_model):
             return None
         if method.skips_zero_weight:
-            inputs = [source for source in inputs if tensor_parameters[source.model].get("weight") != 0]
+            inputs = [source for source in inputs if resolved.per_model[source.model].get("weight") != 0]
             if not inputs:
                 return self._copy(match, first)
         read = [base, *inputs] if reads_base and base else inputs
-        return self._output(method, weight, read, parameters, tensor_parameters, base_model)
+        return self._output(method, weight, read, resolved, base_model)
 
     def _in_recipe_order(self, base: Source, present: list[Source], *, first: bool) -> list[Source]:
         """The models with the base among them: first, or where the recipe lists it."""
@@ -294,8 +211,7 @@ class TensorPlanner:
         method: MergeMethod,
         weight: WeightInfo,
         read: Sequence[Source],
-        parameters: Parameters,
-        tensor_parameters: ImmutableMap[ModelReference, Parameters],
+        resolved: Resolved,
         base_model: ModelReference | None,
     ) -> OutputTensor:
         gather = MergeTensorInput(
@@ -307,8 +223,8 @@ class TensorPlanner:
         task = method.make_task(
             output_weight=weight,
             tensors=gather,
-            parameters=parameters,
-            tensor_parameters=tensor_parameters,
+            parameters=resolved.shared,
+            tensor_parameters=resolved.per_model,
             base_model=base_model,
             shape=shape,
         )
@@ -319,8 +235,8 @@ class TensorPlanner:
             action="copy" if isinstance(task, LoadTensor) else "merge",
             task=task,
             sources=tuple((source.model, _spec(source)) for source in read),
-            parameters=parameters,
-            tensor_parameters=tensor_parameters,
+            parameters=resolved.shared,
+            tensor_parameters=resolved.per_model,
         )
 
     def _check(
@@ -328,70 +244,23 @@ class TensorPlanner:
         method: MergeMethod,
         weight: WeightInfo,
         shape: tuple[int, ...],
-        parameters: Parameters,
-        tensor_parameters: ImmutableMap[ModelReference, Parameters],
+        resolved: Resolved,
         inputs: Sequence[Source],
         base_model: ModelReference | None,
     ) -> bool:
         """Ask the method about its parameters, once for each set of values."""
         models = tuple(source.model for source in inputs)
-        values = tuple(tensor_parameters[model] for model in models)
-        key = (method.name(), parameters, values)
+        values = tuple(resolved.per_model[model] for model in models)
+        key = (method.name(), resolved.shared, values)
         if key in self._checked:
             return True
-        found = method.check(TensorContext(weight, shape, parameters, values, models, base_model))
+        found = method.check(TensorContext(weight, shape, resolved.shared, values, models, base_model))
         for problem in found:
             self.findings.tensor(problem.level, weight.name, problem.message, problem.hint)
         if any(problem.level == "error" for problem in found):
             return False
         self._checked.add(key)
         return True
-
-    # Parameters
-
-    def _resolve(
-        self, match: Match, method: MergeMethod, inputs: Sequence[Source]
-    ) -> tuple[Parameters | None, ImmutableMap[ModelReference, Parameters] | None]:
-        shared = [match.slice_parameters, self.recipe.parameters]
-        found = self._values(method.parameters(), shared, match.name, match.relative_depth, "the recipe")
-        per_model: dict[ModelReference, Parameters | None] = {}
-        for source in inputs:
-            own: list[Mapping[str, Setting]] = [source.entry.parameters] if source.entry else []
-            per_model[source.model] = self._values(
-                method.tensor_parameters(),
-                [*own, *shared],
-                _spec(source).name,
-                match.relative_depth,
-                str(source.model),
-            )
-        complete = {model: values for model, values in per_model.items() if values is not None}
-        return found, ImmutableMap(complete) if len(complete) == len(per_model) else None
-
-    def _values(
-        self,
-        definitions: Sequence[ConfigParameterDef],
-        levels: Sequence[Mapping[str, Setting]],
-        tensor: str,
-        depth: float,
-        owner: str,
-    ) -> Parameters | None:
-        values: dict[str, Any] = {}
-        for definition in definitions:
-            try:
-                value = value_of(definition, levels, tensor, depth)
-            except RecipeError as error:
-                self.findings.tensor("error", tensor, f"{owner}: {error.problems[0].message}", error.problems[0].hint)
-                return None
-            if value is MISSING:
-                self.findings.tensor(
-                    "error",
-                    tensor,
-                    f"{owner} gives no value for '{definition.name}' that applies",
-                    f"Add '{definition.name}' to its parameters; {self.method.name()} needs it.",
-                )
-                return None
-            values[definition.name] = value
-        return ImmutableMap(values)
 
     # Small things
 

@@ -100,7 +100,7 @@ class Preview:
         is_known = totals.sum_of("merged_of") > 0
         figures = {
             "sign_agreement": totals.share("agree", "both"),
-            "surviving_share": totals.share("survived", "change").otherwise(1.0, is_known),
+            "surviving_share": totals.survival().otherwise(1.0, is_known),
             "merged_norm": totals.norm("merged").only(is_known),
             "merged_relative": totals.norm_ratio("merged", "merged_base"),
         }

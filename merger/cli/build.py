@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from merger.cli.command import UsageError
+from merger.cli.report import counted
 from merger.errors import RecipeError, did_you_mean
 from merger.methods import registry
 from merger.methods.base import MergeMethod
@@ -39,15 +40,6 @@ class Request:
     out_dtype: str | None = None
 
 
-def find_method(name: str) -> MergeMethod:
-    """The method of that name or alias.
-
-    Raises:
-        MethodError: there is none.
-    """
-    return registry.get(name)
-
-
 def build_recipe(method: MergeMethod, request: Request) -> Recipe:
     """The recipe of one merge.
 
@@ -57,7 +49,7 @@ def build_recipe(method: MergeMethod, request: Request) -> Recipe:
     Raises:
         UsageError: an option does not fit the method or the number of models.
     """
-    models = [_reference(name) for name in request.models]
+    models = [ModelReference.parse(name) for name in request.models]
     base = _base(method, models, request.base)
     first = 1 if base is not None and request.base is None else 0
     count = len(models) - first
@@ -65,7 +57,8 @@ def build_recipe(method: MergeMethod, request: Request) -> Recipe:
     globals_, per_model = ({p.name: p for p in defs} for defs in (method.parameters(), method.tensor_parameters()))
     settings = {**DEFAULTS.get(method.name(), {}), **request.settings}
     if "weight" in per_model:
-        settings["weight"] = [repr(weight) for weight in _weights(settings.get("weight", ["1"]), count)]
+        weights = _weights(per_model["weight"], settings.get("weight", ["1"]), count)
+        settings["weight"] = [repr(weight) for weight in weights]
     values: dict[str, list[Value]] = {}
     for name, written in settings.items():
         if name in per_model:
@@ -83,13 +76,6 @@ def build_recipe(method: MergeMethod, request: Request) -> Recipe:
         out_dtype=request.out_dtype,
         seed=request.seed,
     )
-
-
-def _reference(name: str) -> ModelReference:
-    try:
-        return ModelReference.parse(name)
-    except ValueError as error:
-        raise UsageError(f"--models: {error}.") from None
 
 
 def takes_first_as_base(method: MergeMethod) -> bool:
@@ -112,16 +98,17 @@ def _base(method: MergeMethod, models: Sequence[ModelReference], given: str | No
     if method.base == "none":
         users = [other.name() for other in registry.all_methods() if other.base != "none"]
         raise _useless("--base", method, users)
-    return _reference(given)
+    return ModelReference.parse(given)
 
 
 def _check_count(method: MergeMethod, count: int, base: ModelReference | None) -> None:
     least, most = method.min_models, method.max_models
     besides = " besides the base" if base is not None else ""
     if count < least:
-        raise UsageError(f"{method.name()} needs at least {least} models{besides}; {count} given.")
+        raise UsageError(f"{method.name()} needs at least {counted(least, 'model')}{besides}; {count} given.")
     if most is not None and count > most:
-        raise UsageError(f"{method.name()} takes at most {most} models{besides}; {count} given.")
+        hint = "Without --base the first of two models takes its place." if takes_first_as_base(method) else ""
+        raise UsageError(f"{method.name()} takes at most {counted(most, 'model')}{besides}; {count} given.", hint=hint)
 
 
 def _useless(option: str, method: MergeMethod, users: Sequence[str]) -> UsageError:
@@ -139,13 +126,13 @@ def _methods_with(name: str) -> list[str]:
     ]
 
 
-def _weights(written: Sequence[str], count: int) -> list[float]:
+def _weights(parameter: ConfigParameterDef, written: Sequence[str], count: int) -> list[float]:
     """Weights divided by their sum.
 
     Raises:
         UsageError: their number does not fit or their sum is zero.
     """
-    weights = [float(weight) for weight in _broadcast("weight", written, count)]
+    weights = [float(weight) for weight in _per_model(parameter, written, count)]
     total = math.fsum(weights)
     if abs(total) <= 1e-8 * math.fsum(map(abs, weights)):
         raise UsageError(

@@ -87,6 +87,13 @@ def finite_number(text: str) -> float:
     return value
 
 
+def model_name(text: str) -> str:
+    """The name of a model as a person wrote it."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("a model's name is empty")
+    return text
+
+
 def whole_number(minimum: int) -> Callable[[str], int]:
     """Reads a whole number that is not below ``minimum``."""
 

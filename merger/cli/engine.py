@@ -6,6 +6,7 @@ import argparse
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,9 +75,9 @@ def merge_and_report(recipe: Recipe, out: str, args: argparse.Namespace, label: 
     from merger.api import merge
 
     with cancel_on_signal() as cancel:
-        events = merge(recipe, Path(os.path.expanduser(out)), run_options(args, cancel))
         try:
-            result = consume(events, make_reporter(args.json, label))
+            with closing(merge(recipe, Path(os.path.expanduser(out)), run_options(args, cancel))) as events:
+                result = consume(events, make_reporter(args.json, label))
         except KeyboardInterrupt:
             raise Cancelled("The merge was stopped at once.") from None
     if not args.json:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from merger.cli.command import Command
+from merger.cli.command import Command, model_name
 from merger.cli.report import plain, print_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``inspect``."""
-    parser.add_argument("models", nargs="+", metavar="MODEL", help="folders or files")
+    parser.add_argument("models", nargs="+", type=model_name, metavar="MODEL", help="folders or files")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from merger.cli.command import Command, finite_number, whole_number
+from merger.cli.command import Command, finite_number, model_name, whole_number
 from merger.cli.engine import add_run_options, load_plugins, merge_and_report, print_result
 from merger.types import OUTPUT_DTYPES
 
@@ -20,7 +20,9 @@ SETTINGS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``merge``."""
     parser.add_argument("--method", required=True, help="how to merge; 'methods' lists them")
-    parser.add_argument("--models", required=True, nargs="+", metavar="MODEL", help="the models to merge")
+    parser.add_argument(
+        "--models", required=True, nargs="+", type=model_name, metavar="MODEL", help="the models to merge"
+    )
     parser.add_argument("--out", required=True, metavar="DIR", help="folder for the result")
     add_setting_options(parser)
     parser.add_argument("--dtype", choices=OUTPUT_DTYPES, help="dtype of the result (default: as the base is stored)")
@@ -30,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_setting_options(parser: argparse.ArgumentParser) -> None:
     """What decides the values of the result."""
-    parser.add_argument("--base", metavar="MODEL", help="the model that the others were fine-tuned from")
+    parser.add_argument(
+        "--base", type=model_name, metavar="MODEL", help="the model that the others were fine-tuned from"
+    )
     for name, text in SETTINGS.items():
         parser.add_argument(f"--{name}", nargs="+", type=finite_number, metavar="X", dest=f"set_{name}", help=text)
     parser.add_argument(
@@ -53,7 +57,8 @@ def given_settings(args: argparse.Namespace) -> dict[str, list[str]]:
 
 def run(args: argparse.Namespace) -> int:
     """Build the recipe and merge."""
-    from merger.cli.build import Request, build_recipe, find_method
+    from merger.cli.build import Request, build_recipe
+    from merger.methods import registry
 
     load_plugins(args.plugin)
     request = Request(
@@ -64,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         dtype=args.dtype,
         out_dtype=args.out_dtype,
     )
-    result = merge_and_report(build_recipe(find_method(args.method), request), args.out, args)
+    result = merge_and_report(build_recipe(registry.get(args.method), request), args.out, args)
     if not args.json:
         print_result(result)
     return 0

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from merger.cli.command import Command, UsageError, finite_number, whole_number
+from merger.cli.command import Command, UsageError, finite_number, model_name, whole_number
 from merger.cli.engine import add_run_options, load_plugins, merge_and_report
 from merger.cli.report import plain, print_failure, print_json, problems_of, say, size_text, table, time_text
 from merger.errors import Cancelled, MergerError, Problem
@@ -56,15 +56,23 @@ class Outcome:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``sweep``."""
-    parser.add_argument("--models", required=True, nargs="+", metavar="MODEL", help="the models to merge")
-    parser.add_argument("--base", required=True, metavar="MODEL", help="the model that they were fine-tuned from")
+    parser.add_argument(
+        "--models", required=True, nargs="+", type=model_name, metavar="MODEL", help="the models to merge"
+    )
+    parser.add_argument(
+        "--base", required=True, type=model_name, metavar="MODEL", help="the model that they were fine-tuned from"
+    )
     parser.add_argument("--out", metavar="DIR", help="folder for the folders of the results")
     parser.add_argument("--labels", nargs="+", metavar="NAME", help="short names of the models (default: theirs)")
     parser.add_argument("--weight", nargs="+", type=finite_number, metavar="X", help="share of each model")
     parser.add_argument(
-        "--density", nargs="+", type=finite_number, metavar="X", default=[DENSITY],
+        "--density",
+        nargs="+",
+        type=finite_number,
+        metavar="X",
+        default=[DENSITY],
         help=f"part of each task vector that ties, dare_ties and dare_linear keep (default {DENSITY})",
-    )  # fmt: skip
+    )
     parser.add_argument("--t", type=finite_number, default=0.5, metavar="X", help="place between two models for slerp")
     parser.add_argument("--seed", type=whole_number(0), default=0, metavar="N", help="seed of random methods")
     parser.add_argument("--dtype", choices=OUTPUT_DTYPES, help="dtype of the results")
@@ -127,12 +135,13 @@ def _labels(given: Sequence[str] | None, models: Sequence[str]) -> list[str]:
 
 
 def _merge_leg(leg: Leg, args: argparse.Namespace) -> Outcome:
-    from merger.cli.build import Request, build_recipe, find_method
+    from merger.cli.build import Request, build_recipe
+    from merger.methods import registry
 
     try:
         request = Request(leg.models, _base(leg, args), _settings(leg, args), args.seed, args.dtype)
         out = os.path.join(args.out, leg.name)
-        result = merge_and_report(build_recipe(find_method(leg.method), request), out, args, leg.name)
+        result = merge_and_report(build_recipe(registry.get(leg.method), request), out, args, leg.name)
     except Cancelled:
         raise
     except (MergerError, OSError) as error:

@@ -41,9 +41,7 @@ def get(name: str) -> MergeMethod:
     """
     name = canonical(name)
     if name not in _registered:
-        module = f"{__package__}.{name}" if name in _built_in() else None
-        found = importlib.import_module(module) if module else _installed()[name].load()
-        _register_found(found)
+        _register_found(_load(name))
     if name not in _registered:
         raise MethodError(f"the file or package that should define merge method '{name}' does not.")
     return _registered[name]
@@ -91,10 +89,9 @@ def register(method: MergeMethod) -> None:
     name = method.name()
     if not name or name != name.strip():
         raise MethodError(f"'{name}' cannot be the name of a merge method.")
-    is_own_file = _module_of(method) == f"{__package__}.{name}"
-    taken = {*(names() if not is_own_file else _registered), *aliases()}
-    for wanted in (name, *(() if is_own_file else method.aliases)):
-        if wanted in taken:
+    is_at_home = _module_of(method) == _home_of(name) and name not in _registered
+    for wanted in () if is_at_home else (name, *method.aliases):
+        if wanted in names() or wanted in aliases():
             raise MethodError(f"a merge method named '{wanted}' exists already.", hint="Choose another name.")
     _registered[name] = method
 
@@ -146,6 +143,24 @@ def describe(method: MergeMethod) -> MethodFacts:
         parameters=tuple(method.parameters()),
         tensor_parameters=tuple(method.tensor_parameters()),
     )
+
+
+def _load(name: str) -> object:
+    """The module of this folder, or the object of an installed package, that has the method."""
+    if name in _built_in():
+        return importlib.import_module(f"{__package__}.{name}")
+    point = _installed()[name]
+    try:
+        return point.load()
+    except (ImportError, AttributeError) as error:
+        raise MethodError(f"merge method '{name}' cannot be loaded from {point.value}: {error}") from error
+
+
+def _home_of(name: str) -> str | None:
+    """The module that a name is reserved for."""
+    if name in _built_in():
+        return f"{__package__}.{name}"
+    return _installed()[name].module if name in _installed() else None
 
 
 @cache

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 
 from merger.checkpoints.base import Checkpoint
 from merger.errors import Problem
 from merger.report.facts import ModelFacts, read_json_file
-
-TOKENIZER = "tokenizer.json"
-VOCABULARY_FILES = ("tokenizer.model", "vocab.json", "merges.txt", "vocab.txt", "spiece.model", "tekken.json")
-SETTINGS_OF_A_RUN = ("truncation", "padding")
-"""Parts of ``tokenizer.json`` that say how it was last used, not what its tokens are."""
+from merger.tokenizer import TOKENIZER, has_tokenizer, same_tokenizer
 
 
 def companion_findings(checkpoints: Sequence[Checkpoint], facts: Sequence[ModelFacts]) -> list[Problem]:
@@ -22,7 +17,7 @@ def companion_findings(checkpoints: Sequence[Checkpoint], facts: Sequence[ModelF
 
 
 def _tokenizers(checkpoints: Sequence[Checkpoint], facts: Sequence[ModelFacts]) -> list[Problem]:
-    owners = [place for place, checkpoint in enumerate(checkpoints) if _vocabulary_files(checkpoint)]
+    owners = [place for place, checkpoint in enumerate(checkpoints) if has_tokenizer(checkpoint.files)]
     without = [facts[place].name for place in range(len(checkpoints)) if place not in owners]
     problems = []
     if owners and without:
@@ -31,39 +26,13 @@ def _tokenizers(checkpoints: Sequence[Checkpoint], facts: Sequence[ModelFacts]) 
     if not owners:
         return problems
     first = owners[0]
-    differing = [place for place in owners[1:] if not same_tokenizer(checkpoints[first], checkpoints[place])]
+    differing = [place for place in owners[1:] if not same_tokenizer(checkpoints[first].files, checkpoints[place].files)]
     if differing:
         sizes = ", ".join(_with_size(checkpoints[place], facts[place]) for place in [first, *differing])
         message = f"The tokenizers differ: {sizes}."
         hint = "Rows of one token may then belong to another; 'tokenizer: {source: union}' matches them by token."
         problems.append(Problem(message, hint=hint, level="warning"))
     return problems
-
-
-def same_tokenizer(first: Checkpoint, second: Checkpoint) -> bool:
-    """Whether two models have the same tokens under the same numbers."""
-    if TOKENIZER in first.files and TOKENIZER in second.files:
-        data = first.files[TOKENIZER].read(), second.files[TOKENIZER].read()
-        return data[0] == data[1] or _tokens_only(data[0]) == _tokens_only(data[1])
-    mine, theirs = _vocabulary_files(first), _vocabulary_files(second)
-    common = mine.keys() & theirs.keys()
-    return bool(common) and all(mine[name] == theirs[name] for name in common)
-
-
-def _vocabulary_files(checkpoint: Checkpoint) -> dict[str, str]:
-    """SHA-256 of each file that defines tokens."""
-    names = [name for name in (TOKENIZER, *VOCABULARY_FILES) if name in checkpoint.files]
-    return {name: hashlib.sha256(checkpoint.files[name].read()).hexdigest() for name in names}
-
-
-def _tokens_only(data: bytes) -> object:
-    try:
-        content = json.loads(data)
-    except (ValueError, RecursionError):
-        return data
-    if not isinstance(content, dict):
-        return content
-    return {key: value for key, value in content.items() if key not in SETTINGS_OF_A_RUN}
 
 
 def _with_size(checkpoint: Checkpoint, facts: ModelFacts) -> str:

@@ -192,6 +192,8 @@ def main() -> None:
     print(
         f"{os.cpu_count()} cores, torch {version('torch')}, {PEER}, {arguments.pairs} pairs, medians (lowest-highest)"
     )
+    start_up = measure([sys.executable, "-c", "import torch"], cwd=work, log=work / "start-up.log")
+    print(f"of the time of both, importing torch takes {start_up.wall:.1f} s wall, {start_up.cpu:.1f} s CPU")
     print_row(HEADINGS)
     print_row(["-" * len(heading) for heading in HEADINGS])
     results: list[dict[str, Any]] = []

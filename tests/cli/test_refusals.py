@@ -18,6 +18,14 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "an unknown method": ((*MERGE, "--method", "dare-ties"), ("dare-ties", "Did you mean 'dare_ties'?")),
     "text instead of a weight": ((*MERGE, "--method", "linear", "--weight", "half"), ("--weight", "'half'", "number")),
     "an infinite weight": ((*MERGE, "--method", "linear", "--weight", "inf", "1"), ("--weight", "finite")),
+    "text instead of a weight, said with --set": (
+        (*MERGE, "--method", "linear", "--set", "weight", "half"),
+        ("weight", "'half'", "number"),
+    ),
+    "a base for slerp, which takes the first model": (
+        (*MERGE, "--method", "slerp", "--base", "{b}"),
+        ("at most 1 model besides the base", "Without --base"),
+    ),
     "three weights for two models": (
         (*MERGE, "--method", "linear", "--weight", "1", "2", "3"),
         ("--weight", "3 values for 2 models", "Give one, or 2"),
@@ -85,6 +93,10 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "labels that are equal": (
         ("sweep", "--base", "{base}", "--models", "{a}", "{b}", "--labels", "x", "x", "--out", "{out}"),
         ("two models are called 'x'",),
+    ),
+    "an empty model name in a sweep": (
+        ("sweep", "--base", "{base}", "--models", "{a}", " ", "--out", "{out}"),
+        ("--models", "empty"),
     ),
     "a label with a slash": (
         ("sweep", "--base", "{base}", "--models", "{a}", "{b}", "--labels", "x", "../y", "--out", "{out}"),

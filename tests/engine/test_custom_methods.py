@@ -56,7 +56,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recipe_of(method: str, family, weights, **parameters: Any) -> Recipe:
-    models = [(str(path), {"weight": w}) for path, w in zip(family.experts, weights)]
+    models = [(str(path), {"weight": w}) for path, w in zip(family.experts, weights, strict=False)]
     return Recipe.build(method, models, parameters=parameters)
 
 
@@ -120,7 +120,7 @@ class PickTask(Task[torch.Tensor]):
         EVENTS.append(self.weight_info.name)
         scale = self.parameters["threshold"] * count
         weights = [self.tensor_parameters[model]["weight"] for model in tensors]
-        return sum(tensor * w for tensor, w in zip(tensors.values(), weights)) * scale
+        return sum(tensor * w for tensor, w in zip(tensors.values(), weights, strict=True)) * scale
 
 
 class Pick(MergeMethod):

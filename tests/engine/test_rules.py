@@ -277,3 +277,27 @@ def test_scalars_and_empty_tensors_pass_through(place):
     a, b = place("a", tensors), place("b", {**tensors, "scalar": torch.tensor(4.0)})
     out = merged(Recipe.build("linear", [(a, {"weight": 1}), (b, {"weight": 1})]))
     assert out["scalar"].item() == 3 and out["empty"].shape == (0, 4)
+
+
+# Vocabularies
+
+
+def with_tokenizer(path: str, vocabulary: dict[str, int], padding: str | None = None) -> str:
+    content = {"version": "1.0", "padding": padding, "model": {"type": "WordLevel", "vocab": vocabulary}}
+    Path(path, "tokenizer.json").write_text(json.dumps(content))
+    return path
+
+
+def test_equal_vocabularies_need_no_matching(place):
+    a = with_tokenizer(place("a", {"w": ones(1, 4)}), {"x": 0, "y": 1})
+    b = with_tokenizer(place("b", {"w": ones(1, 4)}), {"x": 0, "y": 1}, padding="left")
+    recipe = Recipe.build("linear", [(a, {"weight": 1}), (b, {"weight": 1})], tokenizer_source="union")
+    assert messages(recipe, "error") == ""
+
+
+def test_vocabularies_that_differ_stop_a_recipe_that_wants_them_matched(place):
+    a = with_tokenizer(place("a", {"w": ones(1, 4)}), {"x": 0, "y": 1})
+    b = with_tokenizer(place("b", {"w": ones(1, 4)}), {"x": 1, "y": 0})
+    models = [(a, {"weight": 1}), (b, {"weight": 1})]
+    assert "vocabularies differ" in messages(Recipe.build("linear", models, tokenizer_source="union"), "error")
+    assert messages(Recipe.build("linear", models, tokenizer_source="base"), "error") == ""

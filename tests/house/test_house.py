@@ -72,6 +72,7 @@ PUBLIC_NAMES = {
     "ImmutableMap",
     "MergeMethod",
     "MergeTensorInput",
+    "MethodFacts",
     "Noise",
     "Task",
     "TensorContext",

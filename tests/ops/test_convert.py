@@ -19,7 +19,7 @@ def test_types_are_known_by_code_and_by_name(written, dtype):
 
 
 def test_an_unknown_type_is_refused_with_the_known_ones():
-    with pytest.raises(UserError, match="'float15' is not an element type.*bfloat16"):
+    with pytest.raises(UserError, match=r"'float15' is not an element type.*bfloat16"):
         torch_dtype("float15")
 
 

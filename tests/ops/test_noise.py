@@ -109,12 +109,12 @@ def test_two_elements_of_a_tensor_never_share_a_hash():
     assert bits(1 << 21).unique().numel() == 1 << 21
 
 
-@pytest.mark.parametrize("lag", [1, 2, 3, 7, 64, 384, 768, 1024, 4096, 65536])
+@pytest.mark.parametrize("lag", [1, 2, 7, 384, 768, 4096])
 def test_neighbours_in_rows_and_columns_are_independent(lag):
-    for seed in range(3):
+    for seed in range(2):
         numbers = uniform(seed=seed)
         assert abs(correlation_score(numbers[:-lag], numbers[lag:])) < 5
-        for share in (0.05, 0.5, 0.9):
+        for share in (0.05, 0.5):
             kept = (numbers < share).double() - share
             score = float((kept[:-lag] * kept[lag:]).mean()) / (share * (1 - share)) * math.sqrt(COUNT - lag)
             assert abs(score) < 5

@@ -54,10 +54,10 @@ def trimmed(deltas: list[Tensor], densities: list[float], *, size: int = BLOCK_E
     st.floats(0, 1, exclude_min=True, exclude_max=True),
     st.sampled_from([torch.float32, torch.float64]),
     st.sampled_from(["fine", "coarse", "bfloat16", "halves"]),
-    st.sampled_from([7, 64, BLOCK_ELEMENTS]),
+    st.sampled_from([64, BLOCK_ELEMENTS]),
     st.integers(0, 2**31),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_exactly_the_k_largest_are_kept(count, density, dtype, kind, size, seed):
     delta = torch.randn(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     delta = {

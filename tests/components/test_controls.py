@@ -1,0 +1,81 @@
+"""Sliders and switches are drawn from a method's signature."""
+
+from __future__ import annotations
+
+import gradio as gr
+import pytest
+
+from components import controls
+from components.draft import MAX_MODELS, Draft
+from merger import ConfigParameterDef
+
+FAMILY = Draft(("m/base", "m/code", "m/math"), base=0)
+
+
+@pytest.fixture(scope="module")
+def pool() -> controls.Pool:
+    with gr.Blocks():
+        return controls.build()
+
+
+def values_of(pool: controls.Pool, updates: list) -> list:
+    """What the controls hold after updates, in the order of `Pool.inputs`."""
+    moved = updates[MAX_MODELS : MAX_MODELS + len(pool.inputs)]
+    return [getattr(update, "value", None) for update in moved]
+
+
+def visible(updates: list) -> list:
+    return [update.label for update in updates if update.visible and getattr(update, "label", None)]
+
+
+def test_weight_and_density_appear_for_every_model_but_the_base(methods):
+    assert visible(controls.shown(FAMILY, methods["ties"])) == [
+        "code · Weight",
+        "code · Density",
+        "math · Weight",
+        "math · Density",
+        "Lambda",
+        "Normalise weights",
+        "Rescale what is kept",
+    ]
+
+
+def test_a_method_without_density_hides_it(methods):
+    labels = visible(controls.shown(FAMILY, methods["task_arithmetic"]))
+    assert "code · Weight" in labels
+    assert not any("Density" in label for label in labels)
+
+
+def test_slerp_has_one_slider_with_its_bounds(methods):
+    updates = [update for update in controls.shown(FAMILY, methods["slerp"]) if isinstance(update, gr.Slider)]
+    (shown,) = [update for update in updates if update.visible]
+    assert (shown.minimum, shown.maximum, shown.value) == (0, 1, 0.5)
+
+
+@pytest.mark.parametrize("name", ["linear", "slerp", "task_arithmetic", "ties", "dare_ties", "della", "passthrough"])
+def test_reading_untouched_controls_gives_the_draft_back(methods, pool, name):
+    facts = methods[name]
+    draft = FAMILY.settings(facts)
+    read = controls.read(draft, facts, values_of(pool, controls.shown(draft, facts)))
+    experts = [tuple(values[1:]) for values in read.per_model.values()]
+    assert experts == [tuple(values[1:]) for values in draft.per_model.values()]
+    assert read.parameters == draft.parameters
+
+
+def test_an_emptied_number_box_counts_as_the_default(methods, pool):
+    values = values_of(pool, controls.shown(FAMILY, methods["task_arithmetic"]))
+    values[controls.PER_MODEL] = None
+    assert controls.read(FAMILY, methods["task_arithmetic"], values).per_model["weight"][1] == 1
+
+
+def test_every_registered_method_fits_or_says_what_does_not(methods):
+    for facts in methods.values():
+        controls.shown(FAMILY, facts)
+        assert not controls.left_out(facts)
+
+
+def test_a_slider_reaches_a_value_beyond_its_usual_range():
+    weight = ConfigParameterDef("weight", float, required=True)
+    assert controls.span(weight, 1) == (0, 2)
+    assert controls.span(weight, -0.5) == (-0.5, 2)
+    assert controls.span(weight, 3) == (0, 3)

@@ -1,0 +1,120 @@
+"""Mixing: every move answers with figures of the very merge that would run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import merger
+from components.demo_skills import family
+from components.draft import Draft
+from components.figures import MERGED
+from components.mix_panel import Mixer, about
+from merger import UserError
+
+
+@pytest.fixture(scope="module")
+def mixer(what_if) -> Mixer:
+    return Mixer(what_if)
+
+
+def at_lambda(value: float) -> Draft:
+    return dataclasses.replace(family(), parameters={"lambda": value})
+
+
+def moved(mixer: Mixer, draft: Draft, chosen: str = MERGED) -> dict:
+    """The answer to a move; the draft is pinned so that it need not be read from controls."""
+    pinned = dataclasses.replace(draft, pinned=mixer.yaml(draft))
+    return json.loads(mixer.move(pinned, chosen))
+
+
+def test_the_demos_skills_come_and_go_with_lambda(mixer):
+    skill = {value: float(moved(mixer, at_lambda(value))["strip"]["skill"].rstrip("%")) for value in (0.33, 0.7, 2.0)}
+    assert skill[0.7] > skill[0.33] + 15
+    assert skill[0.7] > skill[2.0] + 15
+
+
+def test_the_map_shows_what_the_merge_changes(mixer):
+    draft = at_lambda(0.7)
+    preview = merger.preview(mixer.what_if.recipe(draft), exact=True).summary()
+    change = moved(mixer, draft)["strip"]["change"]
+    assert float(change.rstrip("%")) == pytest.approx(100 * preview["merged_relative"], abs=0.3)
+
+
+def test_the_map_can_show_one_model(mixer):
+    change = {chosen: moved(mixer, at_lambda(0.7), chosen)["strip"]["change"] for chosen in (MERGED, "0", "1")}
+    assert len(set(change.values())) == 3
+
+
+def test_density_moves_what_is_kept(mixer):
+    ties = dataclasses.replace(family(), method="ties", per_model={"weight": (1.0,) * 4, "density": (0.3,) * 4})
+    answer = moved(mixer, ties)
+    kept = np.array([trace["y"] for trace in answer["figures"]["kept"]["data"]], float)
+    assert np.median(kept) == pytest.approx(0.3, abs=0.02)
+
+
+def test_settings_that_contradict_each_other_are_said_instead_of_drawn(mixer):
+    slerp = dataclasses.replace(family(), method="slerp")
+    answer = moved(mixer, slerp)
+    assert "exactly 1 model" in " ".join(answer["problem"])
+    assert "figures" not in answer
+
+
+def test_weights_without_sum_are_said_instead_of_drawn(mixer):
+    linear = dataclasses.replace(family(), method="linear", per_model={"weight": (0.0,) * 4})
+    assert moved(mixer, linear)["problem"]
+
+
+def test_when_the_hand_rests_the_draft_is_kept_and_its_recipe_written(mixer):
+    draft = dataclasses.replace(at_lambda(0.7), pinned=mixer.yaml(at_lambda(0.7)))
+    message, kept, yaml = mixer.settle(draft, MERGED)
+    assert json.loads(message)["final"] is True
+    assert json.loads(message)["say"].startswith("The merge gets")
+    assert Draft.from_json(kept) == draft
+    assert "lambda: 0.7" in yaml
+
+
+def test_moving_touches_no_file(mixer, monkeypatch):
+    draft = dataclasses.replace(at_lambda(0.9), method="ties")
+    mixer.what_if.samples(draft)
+    monkeypatch.setattr(merger, "take_sample", lambda *_, **__: pytest.fail("the models were read again"))
+    assert "figures" in moved(mixer, draft)
+
+
+def test_the_lead_says_what_to_drag(mixer):
+    assert "Lambda" in mixer.lead(family())
+    assert "Lambda" not in mixer.lead(dataclasses.replace(family(), method="linear"))
+
+
+def test_a_method_says_what_it_needs(methods):
+    draft = family()
+    assert "does not mix base" in about(draft, methods["linear"])
+    assert "needs a base" in about(draft.with_base(None), methods["ties"])
+    assert "Remove the others" in about(draft, methods["slerp"])
+
+
+def test_another_method_keeps_what_was_changed(mixer):
+    draft = mixer.choose_method(at_lambda(0.7).settings(mixer.what_if.methods["task_arithmetic"]), "ties")
+    assert (draft.method, draft.parameters["lambda"], draft.parameters["normalize"]) == ("ties", 0.7, True)
+
+
+def test_figures_work_for_other_models_than_the_demo(mixer, tiny_family):
+    draft = Draft(
+        tuple(str(folder) for folder in (tiny_family.base, *tiny_family.experts)), base=0, parameters={"lambda": 1.0}
+    )
+    answer = moved(mixer, draft)
+    assert set(answer["figures"]) == {"change", "agreement", "cosine", "kept"}
+    assert set(answer["strip"]) == {"change", "agreement", "kept", "surviving"}
+
+
+def test_on_a_public_page_only_the_demo_can_be_opened(mixer, tiny_family, monkeypatch):
+    monkeypatch.setenv("SPACE_ID", "someone/mixdesk")
+    assert "figures" in moved(mixer, at_lambda(0.5))
+    foreign = Draft((str(tiny_family.base), str(tiny_family.experts[0])), base=0)
+    with pytest.raises(UserError, match="not open to visitors"):
+        mixer.what_if.recipe(foreign)
+    with pytest.raises(UserError, match="not open to visitors"):
+        mixer.what_if.recipe(dataclasses.replace(family(), pinned=foreign.to_recipe(mixer.what_if.methods["ties"]).to_yaml()))
