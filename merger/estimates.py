@@ -81,7 +81,7 @@ class Layout:
             yield from ((min(a, b), max(a, b)) for a in group for b in group if a <= b)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RowSums:
     """Sums over each looked-at row of tensors of which equally many rows were looked at.
 
@@ -96,7 +96,7 @@ class RowSums:
     shares: Floats
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Estimate:
     """A figure for each of several tensors or groups; NaN where it is undefined or unknown."""
 
@@ -114,7 +114,7 @@ class Estimate:
         return Estimate(*(np.where(undefined, value, values) for values in (self.value, self.low, self.high)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Totals:
     """Sums over whole tensors, or groups of them, and how uncertain they are.
 

@@ -14,7 +14,8 @@ from merger.checkpoints.base import Checkpoint
 from merger.estimates import Integers, Layout
 from merger.matching import Source, match_tensors
 from merger.ops.convert import working_dtype
-from merger.plan import OutputTensor, Plan
+from merger.outputs import OutputTensor
+from merger.plan import Plan
 from merger.stripes import Stripes, read_stripes
 from merger.tasks import LoadTensor, block_ranges, read_block
 from merger.types import BLOCK_ELEMENTS, ModelReference, Split

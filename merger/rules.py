@@ -188,8 +188,9 @@ class TensorPlanner:
             return None
         first = base or inputs[0]
         weight = self._architecture.weight_info(match.name, _spec(first).shape)
-        base_model = base.model if reads_base and base else None
-        if not self._check(method, weight, _spec(first).shape, resolved, inputs, base_model):
+        base_model = base.model if base is not None and method.base != "none" else None
+        own_base = base_model if reads_base else None
+        if not self._check(method, weight, _spec(first).shape, resolved, inputs, own_base):
             return None
         if method.skips_zero_weight:
             inputs = [source for source in inputs if resolved.per_model[source.model].get("weight") != 0]

@@ -18,7 +18,7 @@ from merger.checkpoints.base import Checkpoint
 from merger.errors import PlanError, UserError
 from merger.estimates import Floats, RowSums, Totals
 from merger.evaluation import can_sample
-from merger.graph import Task
+from merger.graph import BlockMerge, Task
 from merger.grids import Grid
 from merger.inputs import SampledTensor, Study, TensorInputs
 from merger.matching import match_tensors
@@ -135,9 +135,7 @@ class Sample:
             RowSums(sums, batch.weights, batch.shares)
             for batch, sums in zip(self._batches, self._sums(tasks, seed), strict=True)
         ]
-        exact_only = [
-            part.name for part in self.parts if part.sampled < part.elements and not can_sample(tasks[part.name])
-        ]
+        exact_only = [part.name for part in self.parts if not _can_evaluate(part, tasks[part.name])]
         return Preview(
             self.reference,
             self.model_names,
@@ -194,6 +192,10 @@ class Sample:
         if errors:
             raise PlanError(errors)
         return {output.weight.name: output.task for output in outputs if output is not None}
+
+
+def _can_evaluate(part: Part, task: Task[Any]) -> bool:
+    return can_sample(task) or (isinstance(task, BlockMerge) and part.sampled == part.elements)
 
 
 def _batches(held: Sequence[Held]) -> list[Batch]:

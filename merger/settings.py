@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Literal
 
 from merger.errors import RecipeError
+from merger.methods.base import coerced, value_problem
 from merger.recipe import Setting, has_filters, is_gradient
 from merger.types import ConfigParameterDef
 
@@ -104,42 +104,19 @@ def coerce(value: Scalar, definition: ConfigParameterDef) -> Scalar:
     Raises:
         RecipeError: the value is of another type, not finite, or out of bounds.
     """
-    wanted = definition.type
-    if wanted is str:
+    if definition.type is str:
         return str(value)
-    number = _number(value)
-    if wanted is bool:
-        if isinstance(value, bool) or number in (0, 1):
-            return bool(number)
-        raise _refusal(definition, value, "true or false")
-    if isinstance(value, bool) or number is None:
-        raise _refusal(definition, value, "a number")
-    if wanted is int:
-        if number != int(number):
-            raise _refusal(definition, value, "a whole number")
-        number = int(number)
-    _check_bounds(number, definition)
-    return float(number) if wanted is float else number
+    value = _unquoted(value)
+    problem = value_problem(definition, value, definition.name)
+    if problem is not None:
+        raise RecipeError(f"{problem}.", hint=definition.help)
+    found: Scalar = coerced(value, definition.type)
+    return found
 
 
-def _number(value: Scalar) -> int | float | None:
-    """A finite number, also from quoted text; None for anything else."""
+def _unquoted(value: Scalar) -> Scalar:
+    """The number that a text holds, or the value as it is."""
     try:
-        number = float(value) if isinstance(value, str) else value
+        return float(value) if isinstance(value, str) else value
     except ValueError:
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _check_bounds(number: float, definition: ConfigParameterDef) -> None:
-    low, high = definition.minimum, definition.maximum
-    if (low is None or number >= low) and (high is None or number <= high):
-        return
-    if low is not None and high is not None:
-        raise _refusal(definition, number, f"a number from {low:g} to {high:g}")
-    raise _refusal(definition, number, f"at least {low:g}" if low is not None else f"at most {high:g}")
-
-
-def _refusal(definition: ConfigParameterDef, value: object, expected: str) -> RecipeError:
-    shown = f"'{value}'" if isinstance(value, str) else str(value).lower()
-    return RecipeError(f"{definition.name} is {shown}; expected {expected}.", hint=definition.help)
+        return value

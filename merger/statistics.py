@@ -49,7 +49,7 @@ class Part:
     sampled: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Preview:
     """What a merge will do, in numbers; measured on all weights or estimated from a sample of rows.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from merger.cli.command import Command
@@ -27,6 +27,7 @@ WIDTH = 100
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``methods``."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="one method (default: all)")
+    parser.add_argument("--markdown", action="store_true", help="print a Markdown table of all methods")
     add_plugin_option(parser)
 
 
@@ -39,12 +40,30 @@ def run(args: argparse.Namespace) -> int:
     chosen = [registry.describe(method) for method in methods]
     if args.json:
         print_json(plain(chosen[0] if args.name else chosen))
+    elif args.markdown:
+        print(markdown(chosen))
     elif args.name:
         print("\n".join(_page(chosen[0])))
     else:
         print(table([["method", "base", "models", "parameters", "what it does"], *map(_row, chosen)]))
         print("\n* one value for each model; 'methods NAME' explains a method and its parameters")
     return 0
+
+
+def markdown(methods: Sequence[MethodFacts]) -> str:
+    """The table of methods that the README shows."""
+    rows = [_markdown_row(method) for method in methods]
+    return "\n".join(["| method | what it does | models | parameters |", "|---|---|---|---|", *rows])
+
+
+def _markdown_row(method: MethodFacts) -> str:
+    name = f"`{method.name}`" + "".join(f", `{alias}`" for alias in method.aliases)
+    if method.reference_url:
+        name += f" ([paper]({method.reference_url}))" if "arxiv" in method.reference_url else ""
+    base = {"required": "base + ", "optional": "base or not, "}.get(method.base, "")
+    own = [f"`{definition.name}`*" for definition in method.tensor_parameters]
+    shared = [f"`{definition.name}`" for definition in method.parameters]
+    return f"| {name} | {method.summary} | {base}{_models(method)} | {', '.join([*own, *shared])} |"
 
 
 def _row(method: MethodFacts) -> list[str]:

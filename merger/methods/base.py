@@ -117,8 +117,14 @@ def _wrong(definition: ConfigParameterDef, values: Mapping[str, Any], name: str)
     value = values[definition.name]
     if value is None and definition.default_value is None and not definition.required:
         return None
+    return value_problem(definition, value, name)
+
+
+def value_problem(definition: ConfigParameterDef, value: Any, name: str) -> str | None:
+    """Why a value cannot be used for a parameter, without a full stop; None when it can."""
     if coerced(value, definition.type) is NOT_A_VALUE:
-        return f"{name} is {value!r} but must be {_KINDS.get(definition.type, definition.type.__name__)}"
+        shown = str(value).lower() if isinstance(value, bool) else repr(value)
+        return f"{name} is {shown} but must be {_KINDS.get(definition.type, definition.type.__name__)}"
     below = definition.minimum is not None and value < definition.minimum
     above = definition.maximum is not None and value > definition.maximum
     return f"{name} is {value:g} but must {_bounds(definition)}" if below or above else None
@@ -146,7 +152,7 @@ def coerced(value: Any, kind: type) -> Any:
         if isinstance(value, float) and value.is_integer():
             return int(value)
         return value if isinstance(value, int) and not isinstance(value, bool) else NOT_A_VALUE
-    if kind is bool and isinstance(value, int) and value in (0, 1):
+    if kind is bool and isinstance(value, (int, float)) and value in (0, 1):
         return bool(value)
     return value if isinstance(value, kind) else NOT_A_VALUE
 

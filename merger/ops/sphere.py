@@ -19,6 +19,10 @@ NEARLY_PARALLEL = 0.9995
 """Cosines beyond this are interpolated on the straight line."""
 
 
+RUN = 4096
+"""Products that are summed together first."""
+
+
 @dataclass(frozen=True)
 class Gram:
     """A fold that measures dot products of whole tensors in float64; values that are not finite count as 0.
@@ -34,7 +38,7 @@ class Gram:
 
     def add(self, state: list[float], block: Block) -> list[float]:
         wide = [_widened(vector, place) for place, vector in enumerate(self.vectors(block))]
-        pairs = [float(torch.dot(a, b)) for place, a in enumerate(wide) for b in wide[place:]]
+        pairs = [_dot(a, b) for place, a in enumerate(wide) for b in wide[place:]]
         return self.join(state, pairs)
 
     def join(self, left: list[float], right: list[float]) -> list[float]:
@@ -50,6 +54,13 @@ class Gram:
 def _widened(vector: Tensor, place: int) -> Tensor:
     wide = scratch(f"wide {place}", vector, torch.float64)
     return wide.copy_(vector).nan_to_num_(0.0, 0.0, 0.0).reshape(-1)
+
+
+def _dot(a: Tensor, b: Tensor) -> float:
+    """The dot product, summed in runs that no number of threads divides otherwise, as a BLAS would."""
+    products = torch.mul(a, b, out=scratch("products", a, torch.float64))
+    whole = products.numel() // RUN * RUN
+    return float(products[:whole].view(-1, RUN).sum(1).sum() + products[whole:].sum())
 
 
 def slerp_coefficients(t: float, base: float, both: float, other: float) -> tuple[float, float]:

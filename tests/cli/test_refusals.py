@@ -36,7 +36,7 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "a density above one": (
         (*MERGE, "--method", "ties", "--base", "{b}", "--density", "1.5"),
-        ("density", "1.5", "0 to 1"),
+        ("density", "1.5", "between 0 and 1"),
     ),
     "no base for a method that needs one": ((*MERGE, "--method", "ties"), ("ties needs --base", "fine-tuned from")),
     "a base for a method without": ((*MERGE, "--method", "linear", "--base", "{b}"), ("linear", "--base", "ties")),
@@ -58,7 +58,7 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("--t", "2 values", "one value for all models"),
     ),
     "slerp of three models": ((*MERGE, "--method", "slerp", "--models", "{base}", "{a}", "{b}"), ("exactly two", "3")),
-    "t outside of its range": ((*MERGE, "--method", "slerp", "--t", "-0.1"), ("t is -0.1", "0 to 1")),
+    "t outside of its range": ((*MERGE, "--method", "slerp", "--t", "-0.1"), ("t is -0.1", "between 0 and 1")),
     "slerp without t, which has no default": ((*MERGE, "--method", "slerp", "--t"), ("--t", "expected at least one")),
     "a negative seed": ((*MERGE, "--method", "linear", "--seed", "-1"), ("--seed", "below 0")),
     "an unknown dtype": ((*MERGE, "--method", "linear", "--dtype", "fp16"), ("--dtype", "fp16", "float16")),

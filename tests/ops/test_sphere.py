@@ -53,3 +53,15 @@ def test_products_are_summed_in_float64_over_blocks_and_spans():
         state = gram.join(state, gram.add(gram.start(), Block(pieces[1:], pieces[0], noise)))
     a, b = (vector.nan_to_num(0.0, 0.0, 0.0).double() for vector in (base, other))
     assert gram.finish(state) == pytest.approx([float(a @ a), float(a @ b), float(b @ b)], rel=1e-14)
+
+
+def test_the_number_of_threads_does_not_change_a_bit():
+    generator = torch.Generator().manual_seed(0)
+    base, other = (torch.randn((1 << 18) - 77, generator=generator) for _ in range(2))
+    gram, results, threads = Gram(lambda block: (block.base, *block.tensors)), set(), torch.get_num_threads()
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        noise = BlockNoise(0, "w", [0], 0, base.shape)
+        results.add(tuple(gram.add(gram.start(), Block([other.clone()], base.clone(), noise))))
+    torch.set_num_threads(threads)
+    assert len(results) == 1

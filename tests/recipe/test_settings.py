@@ -86,16 +86,16 @@ def test_values_take_the_type_that_the_method_declares(definition: ConfigParamet
 @pytest.mark.parametrize(
     ("definition", "value", "words"),
     [
-        (FLOAT, True, "density is true; expected a number."),
-        (FLOAT, "true", "density is 'true'; expected a number."),
-        (FLOAT, "nan", "density is 'nan'; expected a number."),
-        (FLOAT, 1.5, "density is 1.5; expected a number from 0 to 1."),
-        (FLOAT, -1, "density is -1; expected a number from 0 to 1."),
-        (INT, 0.5, "max_iter is 0.5; expected a whole number."),
-        (INT, 0, "max_iter is 0; expected at least 1."),
-        (INT, True, "max_iter is true; expected a number."),
-        (BOOL, 0.5, "normalize is 0.5; expected true or false."),
-        (BOOL, "maybe", "normalize is 'maybe'; expected true or false."),
+        (FLOAT, True, "density is true but must be a finite number."),
+        (FLOAT, "true", "density is 'true' but must be a finite number."),
+        (FLOAT, "nan", "density is nan but must be a finite number."),
+        (FLOAT, 1.5, "density is 1.5 but must lie between 0 and 1."),
+        (FLOAT, -1, "density is -1 but must lie between 0 and 1."),
+        (INT, 0.5, "max_iter is 0.5 but must be a whole number."),
+        (INT, 0, "max_iter is 0 but must be at least 1."),
+        (INT, True, "max_iter is true but must be a whole number."),
+        (BOOL, 0.5, "normalize is 0.5 but must be true or false."),
+        (BOOL, "maybe", "normalize is 'maybe' but must be true or false."),
     ],
 )
 def test_values_of_another_type_are_refused(definition: ConfigParameterDef, value, words: str) -> None:

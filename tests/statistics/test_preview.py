@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,42 @@ def test_the_merged_change_is_that_of_the_merge(family: Family, setting: merger.
         line = row(found.tensors, tensor=name)
         assert line["merged_norm"] == pytest.approx(float((merged[name] - base).double().norm()), rel=1e-6)
         assert line["merged_relative"] == pytest.approx(relative(merged[name] - base, base), rel=1e-6)
+
+
+@pytest.mark.parametrize("method", ["ties", "dare_ties", "della"])
+def test_a_tensor_of_several_blocks_is_measured_whole(method: str) -> None:
+    generator = torch.Generator().manual_seed(2)
+    base = torch.randn(700, 500, generator=generator)
+    tuned = {name: {"w": base + 0.1 * torch.randn(base.shape, generator=generator)} for name in ("code", "law")}
+    family = family_of({"base": {"w": base}, **tuned})
+    setting = recipe(method, {"code": {"weight": 1.0}, "law": {"weight": -0.5}}, density=0.3)
+    line = row(exact(family, setting).tensors, tensor="w")
+    assert line["merged_norm"] == pytest.approx(float((family.merged(setting)["w"] - base).double().norm()), rel=1e-6)
+
+
+class Doubled(merger.Task[torch.Tensor]):
+    """A task of its own kind: twice the only model's tensor."""
+
+    gather: merger.MergeTensorInput
+
+    def execute(self, **values: Any) -> torch.Tensor:
+        (tensor,) = (value for model, value in values["gather"].items() if model.path == "code")
+        return 2 * tensor
+
+
+def test_tasks_of_other_kinds_are_run_whole(family: Family) -> None:
+    plan = family.plan(recipe("task_arithmetic", {"code": {"weight": 1.0}}))
+    outputs = [replace(output, task=Doubled(output.task.gather)) for output in plan.outputs]  # type: ignore[attr-defined]
+    plan = replace(plan, outputs=tuple(outputs))
+    found = preview_plan(plan, exact=True)
+    for name in SHAPES:
+        change = 2 * family.models["code"][name].float() - family.models["base"][name].float()
+        expected = float(change.double().norm())
+        assert row(found.tensors, tensor=name)["merged_norm"] == pytest.approx(expected, rel=1e-9)
+    part = preview_plan(plan)
+    assert "layers.1.q.weight" in part.exact_only and "layers.0.q.weight" not in part.exact_only
+    assert np.isnan(row(part.tensors, tensor="layers.1.q.weight")["merged_norm"])
+    assert row(part.tensors, tensor="layers.0.q.weight")["merged_norm"] > 0
 
 
 def test_kept_share_is_the_density_also_where_a_model_changes_little(family: Family) -> None:

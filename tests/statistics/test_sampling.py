@@ -145,15 +145,19 @@ def test_few_rows_are_marked_rough(one_tensor: Family) -> None:
     assert found.models["relative_delta_low"].isna().all() and found.models["relative_delta"].notna().all()
 
 
-def test_a_thinner_sample_estimates_the_same(family: Family) -> None:
+def test_a_thinner_sample_is_small_and_its_intervals_hold(family: Family) -> None:
     setting = recipe("ties", density=0.3)
-    full = take_sample(family.plan(setting))
-    thin = full.thinned(2048)
-    assert all(part.sampled <= 2048 for part in thin.parts) and thin.bytes < full.bytes / 3
-    left, right = thin.evaluate(setting).overall(), full.evaluate(setting).overall()
-    for figure in ("relative_delta", "zero_share", "kept_share"):
-        low, high = left.models[f"{figure}_low"], left.models[f"{figure}_high"]
-        assert (right.models[figure].between(low, high)).all(), figure
+    plan = family.plan(setting)
+    exact = preview_plan(plan, exact=True).overall().models
+    held = []
+    for seed in range(20):
+        full = take_sample(plan, seed=seed)
+        thin = full.thinned(2048)
+        assert all(part.sampled <= 2048 for part in thin.parts) and thin.bytes < full.bytes / 3
+        found = thin.evaluate(setting).overall().models
+        for figure in ("relative_delta", "zero_share", "kept_share"):
+            held.append(exact[figure].between(found[f"{figure}_low"], found[f"{figure}_high"]))
+    assert np.concatenate(held).mean() >= 0.9
 
 
 def test_arrays_say_what_the_tables_say(family: Family) -> None:

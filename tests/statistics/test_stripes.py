@@ -21,7 +21,7 @@ def test_rows_are_distinct_ascending_and_inside_the_tensor(shape: tuple[int, ...
     stripes = choose_stripes(shape, elements, 0, "w")
     indices = stripes.indices().reshape(-1)
     assert torch.equal(indices, indices.unique(sorted=True))
-    assert 0 <= indices[0] and indices[-1] < prod(shape)
+    assert indices[0] >= 0 and indices[-1] < prod(shape)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
