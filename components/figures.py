@@ -181,8 +181,10 @@ def _agreement_spec(shape: Shape, palette: Palette) -> Spec:
 
 def _agreement_arrays(shape: Shape, numbers: Numbers) -> Arrays:
     elects = bool(np.nanmin(numbers.surviving, initial=1.0) < 1)
-    surviving = rounded(numbers.surviving) if elects else [None] * len(shape.layers)
-    return [{"y": rounded(numbers.agreement)}, {"y": rounded(1 - numbers.agreement)}, {"y": surviving}]
+    agree, conflict, survive = (
+        {"y": rounded(values)} for values in (numbers.agreement, 1 - numbers.agreement, numbers.surviving)
+    )
+    return [agree, conflict, survive | {"visible": elects}]
 
 
 # How alike the changes are -----------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from components import downloads, problems, text
 from components.numbers import Skills
-from merger import Job, JobStore
+from merger import Job, JobStore, Problem
 
 if TYPE_CHECKING:
     from merger import MethodFacts, Plan
@@ -76,7 +76,7 @@ def result(store: JobStore, job: Job, owner: str | None, skills: Skills | None) 
     """What came out: facts, skills of a demo merge, downloads, and how to use it."""
     return (
         f"<section class='result-card' aria-label='{text.RESULT_LABEL}'><h3>{text.RESULT_TITLE}</h3>"
-        f"<ul class='findings'>{_verified(job)}</ul>{'' if skills is None else _skill_table(skills)}"
+        f"{_verified(job)}{'' if skills is None else _skill_table(skills)}"
         f"{_downloads(store, job, owner)}{_usage(store, job)}</section>"
     )
 
@@ -90,13 +90,10 @@ def texts(store: JobStore, job: Job) -> tuple[str, str]:
 
 def _verified(job: Job) -> str:
     told = dict(job.result or {})
-    lines = [("fine", text.verified(told.get("files", 0), told.get("tensors", 0), told.get("bytes", 0)))]
+    checked = text.verified(told.get("files", 0), told.get("tensors", 0), told.get("bytes", 0))
     bad = told.get("non_finite") or {}
-    lines.append(("warning", text.non_finite(bad)) if bad else ("fine", text.ALL_FINITE))
-    return "".join(
-        f"<li class='{kind}'><span class='mark' aria-hidden='true'></span><span>{html.escape(words)}</span></li>"
-        for kind, words in lines
-    )
+    warnings = [Problem(text.non_finite(bad), level="warning")] if bad else []
+    return problems.listed(warnings, [checked] if bad else [checked, text.ALL_FINITE])
 
 
 def _skill_table(skills: Skills) -> str:

@@ -69,10 +69,8 @@ class WhatIf:
             RecipeError: the settings contradict each other.
             UserError: a model may not be opened here.
         """
-        if draft.pinned is None:
-            recipe = draft.to_recipe(self.methods[draft.method])
-        else:
-            recipe = recipe_of(draft.pinned)
+        pinned = draft.pinned
+        recipe = draft.to_recipe(self.methods[draft.method]) if pinned is None else recipe_of(pinned)
         limits.check(map(str, recipe.all_models()))
         return recipe
 

@@ -12,7 +12,7 @@ import merger
 from components import limits, problems, shell, text
 from components.desk import Desk
 from components.draft import Draft, portable_path
-from merger import MergerError, ModelReference, Problem, UserError
+from merger import MergerError, ModelReference, UserError
 
 if TYPE_CHECKING:
     from merger import Report
@@ -162,7 +162,6 @@ def findings(report: Report) -> str:
     """What the comparison of the models says, worst first."""
     order = ("error", "warning", "note")
     found = sorted(report.findings, key=lambda problem: order.index(problem.level))
-    if not any(problem.level == "error" for problem in found):
-        verdict = text.FITS if len(report.models) > 1 else text.ONE_MODEL
-        found = [Problem(verdict, level="note"), *found]
-    return problems.listed(found)
+    verdict = text.FITS if len(report.models) > 1 else text.ONE_MODEL
+    fits = not any(problem.level == "error" for problem in found)
+    return problems.listed(found, [verdict] if fits else [])

@@ -88,13 +88,14 @@ def _details(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def listed(found: Sequence[Problem]) -> str:
-    """Findings as a list, each with a mark for its level; empty when there are none."""
+def listed(found: Sequence[Problem], fine: Sequence[str] = ()) -> str:
+    """Good news and findings as a list, each with a mark for its kind; empty when there are none."""
+    lines = [("fine", words, "") for words in fine]
+    lines += [(problem.level, sentence(_placed(problem)), sentence(problem.hint)) for problem in found]
     items = "".join(
-        f"<li class='{problem.level}'><span class='mark' aria-hidden='true'></span><span>"
-        f"{html.escape(sentence(_placed(problem)))} <span class='todo'>{html.escape(sentence(problem.hint))}</span>"
-        "</span></li>"
-        for problem in found
+        f"<li class='{kind}'><span class='mark' aria-hidden='true'></span>"
+        f"<span>{html.escape(words)} <span class='todo'>{html.escape(todo)}</span></span></li>"
+        for kind, words, todo in lines
     )
     return f"<ul class='findings'>{items}</ul>" if items else ""
 

@@ -51,7 +51,10 @@ def test_without_a_base_changes_are_measured_from_the_first_model():
 
 def test_the_recipe_says_base_models_and_what_is_not_default(methods):
     draft = dataclasses.replace(
-        THREE, method="ties", per_model={"weight": (1.0, 0.5, 0.25), "density": (1.0, 0.2, 1.0)}, parameters={"lambda": 0.7}
+        THREE,
+        method="ties",
+        per_model={"weight": (1.0, 0.5, 0.25), "density": (1.0, 0.2, 1.0)},
+        parameters={"lambda": 0.7},
     )
     recipe = draft.to_recipe(methods["ties"])
     assert str(recipe.base_model) == "m/base"
@@ -75,7 +78,16 @@ def test_a_draft_survives_the_browsers_storage():
 
 @pytest.mark.parametrize(
     "stored",
-    [None, 7, [], {}, {"version": 2}, {"version": 1}, {"version": 1, "models": 3}, THREE.to_json() | {"per_model": [1]}],
+    [
+        None,
+        7,
+        [],
+        {},
+        {"version": 2},
+        {"version": 1},
+        {"version": 1, "models": 3},
+        THREE.to_json() | {"per_model": [1]},
+    ],
 )
 def test_what_is_no_draft_is_ignored(stored):
     assert Draft.from_json(stored) is None

@@ -117,4 +117,6 @@ def test_on_a_public_page_only_the_demo_can_be_opened(mixer, tiny_family, monkey
     with pytest.raises(UserError, match="not open to visitors"):
         mixer.what_if.recipe(foreign)
     with pytest.raises(UserError, match="not open to visitors"):
-        mixer.what_if.recipe(dataclasses.replace(family(), pinned=foreign.to_recipe(mixer.what_if.methods["ties"]).to_yaml()))
+        mixer.what_if.recipe(
+            dataclasses.replace(family(), pinned=foreign.to_recipe(mixer.what_if.methods["ties"]).to_yaml())
+        )

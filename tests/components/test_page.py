@@ -41,8 +41,12 @@ def test_the_page_opens_with_three_steps(page):
 
 @pytest.mark.parametrize(
     ("environment", "given", "expected"),
-    [({}, [], 7860), ({"PORT": "8001"}, [], 8001), ({"PORT": "8001", "GRADIO_SERVER_PORT": "8002"}, [], 8002)]
-    + [({"PORT": "8001"}, ["--port", "8003"], 8003)],
+    [
+        ({}, [], 7860),
+        ({"PORT": "8001"}, [], 8001),
+        ({"PORT": "8001", "GRADIO_SERVER_PORT": "8002"}, [], 8002),
+        ({"PORT": "8001"}, ["--port", "8003"], 8003),
+    ],
 )
 def test_the_port_comes_from_the_command_line_or_the_environment(monkeypatch, environment, given, expected):
     for name in ("PORT", "GRADIO_SERVER_PORT", "SPACE_ID"):
