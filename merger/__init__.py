@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from merger.recipe import RunOptions as RunOptions
     from merger.recipe import Slice as Slice
     from merger.report import Report as Report
-    from merger.sampling import Sample as Sample
-    from merger.statistics import Preview as Preview
+    from merger.statistics.preview import Preview as Preview
+    from merger.statistics.sampling import Sample as Sample
     from merger.types import Block as Block
     from merger.types import ConfigParameterDef as ConfigParameterDef
     from merger.types import Fold as Fold
@@ -78,8 +78,8 @@ _HOME = {
     "merger.plan": "OutputTensor Plan",
     "merger.recipe": "ModelEntry Recipe RunOptions Slice",
     "merger.report": "Report",
-    "merger.sampling": "Sample",
-    "merger.statistics": "Preview",
+    "merger.statistics.sampling": "Sample",
+    "merger.statistics.preview": "Preview",
     "merger.types": "Block ConfigParameterDef Fold ImmutableMap ModelReference Noise TensorContext TensorSpec WeightInfo",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from merger.estimates import Layout, RowSums, Totals, student_quantile
+from merger.statistics.estimates import Layout, RowSums, Totals, student_quantile
 
 
 def whole(layout: Layout, **sums: float) -> RowSums:

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import merger
-from merger.statistics import preview_plan
+from merger.statistics.preview import preview_plan
 from tests.statistics.families import Family, family_of, recipe
 
 SEEDS = 200

@@ -15,7 +15,7 @@ import torch
 
 import merger
 from merger.errors import UserError
-from merger.statistics import preview_plan
+from merger.statistics.preview import preview_plan
 from tests.statistics.families import EXPERTS, SHAPES, Family, family_of, recipe
 
 

@@ -12,9 +12,9 @@ import torch
 import merger
 from merger.errors import PlanError, UserError
 from merger.methods.define import DecoratedMethod
-from merger.sampling import take_sample
-from merger.statistics import preview_plan
-from merger.stripes import choose_stripes
+from merger.statistics.preview import preview_plan
+from merger.statistics.sampling import take_sample
+from merger.statistics.stripes import choose_stripes
 from tests.statistics.families import EXPERTS, Family, family_of, recipe
 
 

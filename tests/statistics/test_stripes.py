@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from merger.checkpoints.memory import MemoryCheckpoint
-from merger.stripes import WHOLE_ELEMENTS, choose_stripes, read_stripes, share_of
+from merger.statistics.stripes import WHOLE_ELEMENTS, choose_stripes, read_stripes, share_of
 from merger.types import ModelReference
 
 SHAPES = [(512, 384), (96, 4096), (30_000,), (50, 30_001), (64, 3, 7, 7), (9000, 1), (257, 129), (5, 100_000)]
