@@ -73,25 +73,31 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = arguments(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # lets the store end its merges
     try:
-        serve(given)
-    except (MergerError, OSError) as error:
+        store = JobStore(given.data)
+    except MergerError as error:
         sys.exit(text.CANNOT_START.format(reason=error))
+    what_if = WhatIf({facts.name: facts for facts in merger.describe_methods()})
+    page = build(store, what_if)
+    try:
+        launch(page, store, given.host, given.port)
+    except OSError:
+        sys.exit(text.PORT_TAKEN.format(port=given.port))
+    threading.Thread(target=what_if.warm_up, args=(family(),), daemon=True).start()
+    print(text.STARTED.format(address=page.local_url), flush=True)
+    page.block_thread()
 
 
-def serve(given: argparse.Namespace) -> None:
-    """Build and launch the page.
+def launch(page: gr.Blocks, store: JobStore, host: str, port: int) -> None:
+    """Serve the page, its own routes and the guards before them.
 
     Raises:
-        MergerError: the data folder cannot be used.
         OSError: the port is taken.
     """
-    store = JobStore(given.data)
-    what_if = WhatIf({facts.name: facts for facts in merger.describe_methods()})
-    threading.Thread(target=what_if.warm_up, args=(family(),), daemon=True).start()
-    page = build(store, what_if)
     page.queue(max_size=64).launch(
-        server_name=given.host,
-        server_port=given.port,
+        server_name=host,
+        server_port=port,
+        prevent_thread_lock=True,
+        quiet=True,
         theme=theme(),
         css_paths=ASSETS / "style.css",
         favicon_path=ASSETS / "icon.svg",
@@ -102,7 +108,7 @@ def serve(given: argparse.Namespace) -> None:
         blocked_paths=[str(store.data_dir)],
         app_kwargs={
             "routes": [*figure_board.routes(), *downloads.routes(store)],
-            "middleware": access.middleware(given.host),
+            "middleware": access.middleware(host),
         },
     )
 

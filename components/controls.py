@@ -73,7 +73,7 @@ def build() -> Pool:
 
 
 def _slider(elem_id: str) -> gr.Slider:
-    return gr.Slider(0, 1, 1, step=0.01, visible=False, interactive=True, elem_id=elem_id)
+    return gr.Slider(0, 1, 1, step=0.01, visible=False, interactive=True, elem_id=elem_id, buttons=[])
 
 
 def read(draft: Draft, facts: MethodFacts, values: Sequence[Value]) -> Draft:

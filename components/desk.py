@@ -24,7 +24,8 @@ class Memory:
     """What outlives a reload.
 
     Attributes:
-        draft: the draft as a program last wrote it; while a visitor moves controls, they are the truth.
+        draft: the draft as a program last wrote it; while a visitor moves controls, they are the truth.  It
+            lives in the page, so that a request always carries a draft and control values that belong together.
         saved: the draft as it last stood still, kept in the browser.
         step: where the visitor is.
         owner: secret of this browser, to which its merges belong.
@@ -32,7 +33,7 @@ class Memory:
         watched: id of the merge on the page, when another link led to it.
     """
 
-    draft: gr.State
+    draft: gr.JSON
     saved: gr.BrowserState
     step: gr.BrowserState
     owner: gr.BrowserState
@@ -43,7 +44,7 @@ class Memory:
 def remember() -> Memory:
     """The session's values, empty."""
     return Memory(
-        draft=gr.State(Draft()),
+        draft=gr.JSON(visible=False),
         saved=_kept("draft"),
         step=_kept("step"),
         owner=_kept("owner"),
@@ -94,7 +95,17 @@ class Desk:
 
     def updates(self, draft: Draft) -> list[Any]:
         """What `outputs` shows for a draft."""
-        return [draft, *(update for view in self.views for update in view.shown(draft))]
+        return [draft.to_json(), *(update for view in self.views for update in view.shown(draft))]
+
+    @property
+    def sources(self) -> list[Any]:
+        """What `current` reads."""
+        return [self.memory.draft, *self.controls]
+
+    def current(self, values: Sequence[Any]) -> Draft:
+        """The draft as it stands, from the values of `sources`."""
+        written, *moved = values
+        return self.read(Draft.from_json(written) or Draft(), moved)
 
     def change(
         self,
@@ -118,16 +129,15 @@ class Desk:
             data: takes the event's own data apart.
             cleared: fields that are emptied when it worked.
         """
-        count = len(self.controls)
+        count = len(self.sources)
 
-        def run(event: gr.EventData, draft: Draft, *values: Any) -> list[Any]:
+        def run(event: gr.EventData, *values: Any) -> list[Any]:
             found = [] if data is None else [data(event)]
             try:
-                changed = handler(self.read(draft, values[:count]), *values[count:], *found)
+                changed = handler(self.current(values[:count]), *values[count:], *found)
             except Exception as error:
                 return [problems.alert(problems.explain(error, what)), *[gr.skip()] * (len(outputs) - 1)]
             return ["", *self.updates(changed), *[""] * len(cleared)]
 
-        sources = [self.memory.draft, *self.controls, *inputs]
         outputs = [problem, *self.outputs, *cleared]
-        return self.redraw(trigger(run, sources, outputs, **QUIET))
+        return self.redraw(trigger(run, [*self.sources, *inputs], outputs, **QUIET))

@@ -62,7 +62,7 @@ class Draft:
         return self.compared.index(place) + 1 if place in self.compared else 0
 
     def with_model(self, model: str) -> Draft:
-        """One model more.
+        """One model more; the first one starts with the method's own defaults.
 
         Raises:
             UserError: it is there already, or there are too many.
@@ -71,7 +71,9 @@ class Draft:
             raise UserError(f"'{model}' is already in the list.", hint="Add another model.")
         if len(self.models) >= MAX_MODELS:
             raise UserError(f"The page holds {MAX_MODELS} models.", hint="Remove one first, or use the command line.")
-        per_model = {name: (*values, _fresh(values)) for name, values in self.per_model.items()}
+        if not self.models:
+            return Draft((model,), method=self.method, dtype=self.dtype)
+        per_model = {name: (*values, values[-1]) for name, values in self.per_model.items() if values}
         return replace(self, models=(*self.models, model), per_model=per_model, pinned=None)
 
     def without_model(self, place: int) -> Draft:
@@ -188,8 +190,3 @@ def portable_path(path: str | os.PathLike[str]) -> str:
 
 def _padded(values: Sequence[Value], count: int, filler: Value) -> tuple[Value, ...]:
     return (*values[:count], *[filler] * (count - len(values)))
-
-
-def _fresh(values: Sequence[Value]) -> Value:
-    """A new model starts like the last one."""
-    return values[-1] if values else 1

@@ -116,6 +116,7 @@ def _share_axis(title: str = "") -> dict[str, Any]:
 
 def _change_spec(shape: Shape, palette: Palette) -> Spec:
     roles = _labels(shape.roles)
+    digits = sum(shape.change_limit < limit for limit in (0.08, 0.008))
     trace = {
         "type": "heatmap",
         "x": _labels(shape.layers),
@@ -123,7 +124,7 @@ def _change_spec(shape: Shape, palette: Palette) -> Spec:
         "zmin": 0,
         "zmax": shape.change_limit,
         "colorscale": scale(palette.sequential),
-        "colorbar": {"tickformat": ".0%", "title": {"text": ""}},
+        "colorbar": {"tickformat": f".{digits}%"},
         "xgap": 2,
         "ygap": 2,
         "hovertemplate": text.HOVER_CHANGE,

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 FULL_BYTES = 64 << 20
 FULL_ELEMENTS = 1 << 16
 LIVE_ELEMENTS = 2048
-CACHE_SETS = 8
-"""Sets of models whose samples are kept: half a gigabyte at most."""
+CACHE_BYTES = 512 << 20
+"""Samples are dropped, the least used first, when all of them together are larger."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,11 @@ class Samples:
     full: Sample
     live: Sample
     shape: Shape
+
+    @property
+    def bytes(self) -> int:
+        """Memory that both samples take."""
+        return self.full.bytes + self.live.bytes
 
 
 @dataclass
@@ -85,9 +90,9 @@ class WhatIf:
         with self._lane:
             if key not in self._cache:
                 self._cache[key] = self._take(draft, key)
-                while len(self._cache) > CACHE_SETS:
-                    self._cache.popitem(last=False)
             self._cache.move_to_end(key)
+            while len(self._cache) > 1 and sum(kept.bytes for kept in self._cache.values()) > CACHE_BYTES:
+                self._cache.popitem(last=False)
             return self._cache[key]
 
     def numbers(self, draft: Draft, samples: Samples, chosen: int | None, *, full: bool) -> Numbers:
@@ -102,7 +107,8 @@ class WhatIf:
         """
         recipe = self.recipe(draft)
         with self._lane:
-            numbers = Numbers.of((samples.full if full else samples.live).evaluate_arrays(recipe), chosen)
+            arrays = (samples.full if full else samples.live).evaluate_arrays(recipe)
+            numbers = Numbers.of(arrays, samples.shape, chosen)
             if samples.shape.skills.views:
                 numbers = replace(numbers, accuracy=self.skills.of(recipe), best=self.skills.best)
         return numbers
@@ -116,7 +122,8 @@ class WhatIf:
         recipe = self.recipe(draft)
         full = merger.take_sample(recipe, elements_per_tensor=_full_elements(draft))
         names = [draft.names[place] for place in draft.compared]
-        shape = Shape.of(full.evaluate_arrays(recipe), names, self.skills.known(draft))
+        roles = [part.role for part in full.parts]
+        shape = Shape.of(full.evaluate_arrays(recipe), names, roles, self.skills.known(draft))
         return Samples(key, full, full.thinned(LIVE_ELEMENTS), shape)
 
 

@@ -193,19 +193,19 @@ def wire(panel: MergePanel, merges: Merges, desk: Desk, steps: gr.HTML) -> None:
     memory = desk.memory
     watching = {"fn": merges.watch, "inputs": merges.inputs(memory), "outputs": panel.job_outputs, **QUIET}
 
-    def start(draft: Draft, name: str, owner: str | None, *values: Any) -> list[Any]:
+    def start(name: str, owner: str | None, *values: Any) -> list[Any]:
         try:
-            job, owner = merges.start(desk.read(draft, values), name, owner)
+            job, owner = merges.start(desk.current(values), name, owner)
         except Exception as error:
             return [problems.alert(problems.explain(error, text.CANNOT_MERGE)), *[gr.skip()] * 3]
         return ["", job, owner, job]
 
-    def forecast(draft: Draft, *values: Any) -> str:
-        return merges.forecast(desk.read(draft, values))
+    def forecast(*values: Any) -> str:
+        return merges.forecast(desk.current(values))
 
     started = panel.start.click(
         start,
-        [memory.draft, panel.name, memory.owner, *desk.controls],
+        [panel.name, memory.owner, *desk.sources],
         [panel.problem, memory.job, memory.owner, memory.watched],
         **QUIET,
     )
@@ -216,7 +216,7 @@ def wire(panel: MergePanel, merges: Merges, desk: Desk, steps: gr.HTML) -> None:
     panel.timer.tick(**watching)
     panel.renew.tick(**watching)
     for trigger in (steps.step, panel.dtype.input):
-        trigger(forecast, [memory.draft, *desk.controls], panel.summary, **QUIET)
+        trigger(forecast, desk.sources, panel.summary, **QUIET)
 
 
 def _acting(act: Callable[[str, str], Job]) -> Callable[[str | None, str | None, str | None], str]:

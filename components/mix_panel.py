@@ -111,7 +111,7 @@ class Mixer:
     def lead(self, draft: Draft) -> str:
         """What to drag, in one sentence."""
         if not draft.models:
-            return text.NO_MODELS
+            return text.LEAD
         is_family = self.what_if.skills.known(draft) is not None and len(draft.experts) > 1
         has_lambda = any(parameter.name == "lambda" for parameter in self.what_if.methods[draft.method].parameters)
         return text.LEAD_DEMO if is_family and has_lambda and draft.pinned is None else text.LEAD
@@ -129,28 +129,23 @@ class Mixer:
         """The board for another set of models or another method, and the draft to keep."""
         stamp = figure_board.stamp()
         if not draft.models:
-            return gr.HTML(structure="", value=""), None
+            empty = figure_board.problem_message([text.NOTHING_TO_MIX], stamp, final=True)
+            return gr.HTML(structure="", value=empty), None
         try:
             samples = self.what_if.samples(draft)
-            numbers = self.what_if.numbers(draft, samples, None, full=True)
         except Exception as error:
             lines = problems.explain(error, text.CANNOT_DRAW)[0].lines
-            return gr.HTML(value=figure_board.problem_message(lines, stamp, final=True)), draft.to_json()
+            message = figure_board.problem_message(lines, stamp, final=True)
+            return gr.HTML(structure="", value=message), draft.to_json()
         structure = figure_board.structure_message(samples.shape, samples.key)
-        value = figure_board.move_message(samples.shape, numbers, samples.key, stamp, final=True)
-        return gr.HTML(structure=structure, value=value), draft.to_json()
+        return gr.HTML(structure=structure, value=self._message(draft, MERGED, final=True)), draft.to_json()
 
-    def move(self, draft: Draft, chosen: str, *values: Any) -> str:
-        """What one move of a slider changes in the figures."""
-        return self._message(self.read(draft, values), chosen, final=False)
+    def move(self, draft: Draft, chosen: str) -> str:
+        """What one move of a slider, or another choice for the map, changes in the figures."""
+        return self._message(draft, chosen, final=False)
 
-    def choose(self, event: gr.EventData, draft: Draft, chosen: str, *values: Any) -> tuple[str, str]:
-        """Another model, or the merge, on the map of changes."""
-        return event.chosen, self._message(self.read(draft, values), event.chosen, final=True)
-
-    def settle(self, draft: Draft, chosen: str, *values: Any) -> tuple[str, dict[str, Any], str]:
+    def settle(self, draft: Draft, chosen: str) -> tuple[str, dict[str, Any], str]:
         """The full figures once the hand rests; also the draft to keep and its text."""
-        draft = self.read(draft, values)
         return self._message(draft, chosen, final=True), draft.to_json(), self.yaml(draft)
 
     def _message(self, draft: Draft, chosen: str, *, final: bool) -> str:
@@ -180,17 +175,20 @@ class Mixer:
 
 def wire(panel: MixPanel, mixer: Mixer, desk: Desk) -> None:
     """One event for all controls; method, YAML and models go through the desk."""
-    sources = [desk.memory.draft, panel.chosen, *desk.controls]
-    gr.on(
-        [control.input for control in panel.pool.inputs],
-        mixer.move,
-        sources,
-        panel.board,
-        trigger_mode="always_last",
-        **QUIET,
-    )
-    panel.board.choose(mixer.choose, sources, [panel.chosen, panel.board], **QUIET)
-    panel.board.settle(mixer.settle, sources, [panel.board, desk.memory.saved, panel.yaml], **QUIET)
+
+    def move(chosen: str, *values: Any) -> str:
+        return mixer.move(desk.current(values), chosen)
+
+    def choose(event: gr.EventData, *values: Any) -> tuple[str, str]:
+        return event.chosen, mixer.move(desk.current(values), event.chosen)
+
+    def settle(chosen: str, *values: Any) -> tuple[str, dict[str, Any], str]:
+        return mixer.settle(desk.current(values), chosen)
+
+    moved = [control.input for control in panel.pool.inputs]
+    gr.on(moved, move, [panel.chosen, *desk.sources], panel.board, trigger_mode="always_last", **QUIET)
+    panel.board.choose(choose, desk.sources, [panel.chosen, panel.board], **QUIET)
+    panel.board.settle(settle, [panel.chosen, *desk.sources], [panel.board, desk.memory.saved, panel.yaml], **QUIET)
     desk.change(panel.method.input, mixer.choose_method, [panel.method], panel.problem, text.CANNOT_CHANGE)
     desk.change(panel.apply.click, mixer.apply, [panel.yaml], panel.problem, text.CANNOT_APPLY)
     desk.change(panel.unpin.click, lambda draft: replace(draft, pinned=None), [], panel.problem, text.CANNOT_CHANGE)
@@ -200,9 +198,12 @@ def wire(panel: MixPanel, mixer: Mixer, desk: Desk) -> None:
 def redrawing(panel: MixPanel, mixer: Mixer, memory: Memory) -> Callable[[Dependency], Dependency]:
     """Adds the drawing of the figures after an event; reading samples may take a while, so it is queued."""
 
+    def draw(written: Any) -> tuple[Any, Any]:
+        return mixer.draw(Draft.from_json(written) or Draft())
+
     def after(event: Dependency) -> Dependency:
         return event.then(
-            mixer.draw,
+            draw,
             [memory.draft],
             [panel.board, memory.saved],
             show_progress="hidden",

@@ -36,7 +36,8 @@ class Shape:
     Attributes:
         models: names of the models that are mixed, without the one that changes are measured from.
         layers: column labels.
-        roles: row labels.
+        roles: row labels, in the order of the output's tensors.
+        rows: where each of them stands in a sample's arrays.
         change_limit: end of the colour scale of relative changes.
         skills: of the demo's models; without views for other models.
     """
@@ -44,16 +45,28 @@ class Shape:
     models: tuple[str, ...]
     layers: tuple[str, ...]
     roles: tuple[str, ...]
+    rows: tuple[int, ...]
     change_limit: float
     skills: Skills = field(default_factory=Skills)
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Any], names: Sequence[str], skills: Skills | None = None) -> Shape:
-        """The arrangement of the arrays that a sample gives."""
+    def of(
+        cls, arrays: Mapping[str, Any], names: Sequence[str], roles: Sequence[str], skills: Skills | None = None
+    ) -> Shape:
+        """The arrangement of the arrays that a sample gives.
+
+        Args:
+            arrays: of any setting.
+            names: of the models whose changes are measured.
+            roles: of the tensors, in their order.
+            skills: of the demo's models.
+        """
+        ordered = tuple(dict.fromkeys(roles))
         return cls(
             models=tuple(names),
             layers=tuple(OUTSIDE if layer is None else str(layer) for layer in arrays["layers"]),
-            roles=tuple(arrays["roles"]),
+            roles=ordered,
+            rows=tuple(map(list(arrays["roles"]).index, ordered)),
             change_limit=_change_limit(arrays["relative_delta"][:-1]),
             skills=skills or Skills(),
         )
@@ -88,17 +101,18 @@ class Numbers:
     best: Floats | None = None
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Any], chosen: int | None = None) -> Numbers:
+    def of(cls, arrays: Mapping[str, Any], shape: Shape, chosen: int | None = None) -> Numbers:
         """The arrays of one setting.
 
         Args:
             arrays: as `merger.Sample.evaluate_arrays` gives them.
+            shape: of the same models.
             chosen: the model whose change the map shows; None for the merged model's.
         """
         overall, shown = arrays["overall"], -1 if chosen is None else chosen
         kept = overall["kept_share"]
         return cls(
-            change=arrays["relative_delta"][shown],
+            change=arrays["relative_delta"][shown][list(shape.rows)],
             total_change=float(overall["relative_delta"][shown]),
             agreement=arrays["sign_agreement"],
             surviving=arrays["surviving_share"],

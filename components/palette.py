@@ -60,6 +60,7 @@ def template(palette: Palette) -> dict[str, Any]:
         "gridcolor": palette.grid,
         "linecolor": palette.grid,
         "zeroline": False,
+        "fixedrange": True,
         "automargin": True,
         "title": {"font": {"size": 12, "color": palette.muted}, "standoff": 8},
         "tickfont": {"size": 11, "color": palette.muted},
@@ -78,6 +79,7 @@ def template(palette: Palette) -> dict[str, Any]:
             "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "font": {"size": 12}},
             "hoverlabel": {"font": {"family": "Inter, system-ui, sans-serif", "size": 13}, "align": "left"},
             "bargap": 0.25,
+            "dragmode": False,
         },
         "data": {"heatmap": [{"colorbar": bar, "hoverongaps": False}]},
     }

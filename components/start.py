@@ -31,8 +31,11 @@ def wire_start(page: gr.Blocks, desk: Desk, frame: Shell, panel: MergePanel, mer
     def step(event: gr.EventData) -> str:
         return str(event.step)
 
+    def forecast(*values: Any) -> str:
+        return merges.forecast(desk.current(values))
+
     opened = page.load(restore, [memory.saved, memory.step], [*desk.outputs, frame.steps, memory.watched], **QUIET)
     desk.redraw(opened)
     found = opened.then(merges.watch, merges.inputs(memory), panel.job_outputs, **QUIET)
-    found.then(merges.forecast, [memory.draft], panel.summary, **QUIET)
+    found.then(forecast, desk.sources, panel.summary, **QUIET)
     frame.steps.step(step, None, memory.step, **QUIET)

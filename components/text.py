@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 TITLE = "Mixdesk"
 TAGLINE = "Merge models, and see what happens first."
 STEPS = (("models", "Models"), ("mix", "Mix"), ("merge", "Merge & share"))
+STARTED = "Mixdesk is open at {address}"
 CANNOT_START = "Mixdesk cannot start: {reason}"
+PORT_TAKEN = "Mixdesk cannot start: port {port} is taken. Stop what uses it, or choose another with --port."
 THEME_BUTTON = "Switch between light and dark"
 STEPS_LABEL = "Steps"
 
@@ -182,6 +184,7 @@ LEAD_DEMO = (
     "Drag <strong>Lambda</strong> to the right and watch the indigo bars: the skills wake up, are all there near 0.7, "
     "and break apart far beyond it."
 )
+NOTHING_TO_MIX = "There is nothing to mix yet: choose models in step 1."
 METHOD = "Method"
 YAML_TITLE = "Recipe as text (YAML)"
 YAML_LABEL = "Recipe"

@@ -67,7 +67,8 @@ if TYPE_CHECKING:
     from merger.types import WeightInfo as WeightInfo
 
 _HOME = {
-    "merger.api": "describe_methods inspect load_plugin load_recipe make_plan merge merge_in_memory preview take_sample",
+    "merger.api": "describe_methods inspect load_plugin load_recipe make_plan merge merge_in_memory preview "
+    "take_sample",
     "merger.errors": "Cancelled CheckpointError InputChangedError MergerError MethodError NonFiniteError OutputError "
     "PlanError Problem RecipeError UserError",
     "merger.events": "Event Merged Planned ShardWritten TensorMerged Verified Working",
@@ -80,7 +81,8 @@ _HOME = {
     "merger.report": "Report",
     "merger.statistics.sampling": "Sample",
     "merger.statistics.preview": "Preview",
-    "merger.types": "Block ConfigParameterDef Fold ImmutableMap ModelReference Noise TensorContext TensorSpec WeightInfo",
+    "merger.types": "Block ConfigParameterDef Fold ImmutableMap ModelReference Noise TensorContext TensorSpec "
+    "WeightInfo",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from merger.methods.base import MethodFacts
     from merger.plan import Plan
     from merger.report import Report
-    from merger.sampling import Sample
-    from merger.statistics import Preview
+    from merger.statistics.preview import Preview
+    from merger.statistics.sampling import Sample
 
 Named = Union[str, "os.PathLike[str]", ModelReference]
 """How callers may name a model."""
@@ -209,7 +209,7 @@ def preview(recipe: Recipe | str | os.PathLike[str], *, sample: float | None = N
     Raises:
         PlanError: the recipe and its models do not fit together.
     """
-    from merger.statistics import preview_plan
+    from merger.statistics.preview import preview_plan
 
     plan = make_plan(recipe)
     try:
@@ -227,7 +227,7 @@ def take_sample(recipe: Recipe, *, elements_per_tensor: int = 2048, seed: int = 
         elements_per_tensor: about how many elements to hold per tensor and model.
         seed: chooses the rows.
     """
-    from merger.sampling import take_sample as sample_plan
+    from merger.statistics.sampling import take_sample as sample_plan
 
     plan = make_plan(recipe)
     try:
@@ -235,4 +235,3 @@ def take_sample(recipe: Recipe, *, elements_per_tensor: int = 2048, seed: int = 
         return sample_plan(plan, elements_per_tensor=elements_per_tensor, seed=seed)
     finally:
         plan.close()
-

@@ -77,7 +77,7 @@ def model_card(
 
 def library_name(config: Mapping[str, Any] | None, files: Collection[str]) -> str | None:
     """The library that loads a folder with this config and these side files."""
-    if config is None or not config.get("model_type") or not config.get("architectures"):
+    if config is None or not config.get("model_type") or _architecture(config) is None:
         return None
     return "sentence-transformers" if "modules.json" in files else "transformers"
 
@@ -114,8 +114,14 @@ def usage(config: Mapping[str, Any] | None, files: Collection[str], folder: str)
     )
 
 
+def _architecture(config: Mapping[str, Any]) -> str | None:
+    """The class that the config names first; None where it names none."""
+    named = config.get("architectures")
+    return named[0] if isinstance(named, list) and named and isinstance(named[0], str) else None
+
+
 def _auto_class(config: Mapping[str, Any]) -> str:
-    architecture = str(config["architectures"][0])
+    architecture = _architecture(config) or ""
     if architecture.endswith("ForConditionalGeneration"):
         return "AutoModelForImageTextToText" if "vision_config" in config else "AutoModelForSeq2SeqLM"
     return next((auto for ending, auto in AUTO_CLASSES.items() if architecture.endswith(ending)), "AutoModel")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+import os
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,7 +26,9 @@ class Problem:
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message
-        return f"{text} {self.hint}".rstrip() if self.hint else text
+        if not self.hint:
+            return text
+        return f"{text} {self.hint}" if text.endswith((".", "!", "?", ":", ";", ")")) else f"{text}. {self.hint}"
 
 
 class MergerError(Exception):
@@ -91,3 +96,37 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if close is not None:
         return f"Did you mean '{close}'?"
     return f"Known: {', '.join(candidates)}." if candidates else ""
+
+
+def words_of(error: BaseException) -> str:
+    """Kind and words of an exception on one line, also of one that cannot say its words."""
+    try:
+        words = " ".join(str(error).split())
+    except Exception:
+        words = ""
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def origin_of(error: BaseException) -> str:
+    """File and line where an exception was raised."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{os.path.basename(last.filename)}, line {last.lineno}"
+
+
+@contextmanager
+def foreign_code(what: str, where: str = "") -> Iterator[None]:
+    """Whatever code that is not ours raises becomes an error that says whose code it is.
+
+    Args:
+        what: the code, such as "merge method 'towards'".
+        where: the tensor or file it works on.
+
+    Raises:
+        MethodError: from anything but our own errors and Ctrl-C; even from ``sys.exit()``.
+    """
+    try:
+        yield
+    except (MergerError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise MethodError(f"{what} failed in {origin_of(error)}: {words_of(error)}.", where=where) from error

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from merger.errors import MethodError
+from merger.errors import MethodError, foreign_code
 from merger.types import Block, Fold, ImmutableMap, ModelReference, Split, TensorContext, WeightInfo
 
 if TYPE_CHECKING:
@@ -55,6 +55,10 @@ class Task(ABC, Generic[T_co]):
     def uses_accelerator(self) -> bool:
         """Whether tensor arguments are moved to the compute device first."""
         return False
+
+    def title(self) -> str:
+        """What messages call it."""
+        return f"the task {type(self).__name__}"
 
 
 class MergeTensorInput(Task[dict[ModelReference, Any]]):
@@ -156,12 +160,39 @@ def ordered(roots: Sequence[Task[Any]]) -> list[Task[Any]]:
 
 def _grouped(roots: Sequence[Task[Any]]) -> list[Task[Any]]:
     rank: dict[str | None, int] = {}
-    for root in roots:
-        try:
-            rank.setdefault(root.group_label(), len(rank))
-        except RecursionError:
-            raise MethodError(f"{type(root).__name__} depends on itself.") from None
-    return sorted(roots, key=lambda root: (rank[root.group_label()], -root.priority()))
+    places = [(rank.setdefault(_group(root), len(rank)), -_priority(root)) for root in roots]
+    return [root for _, root in sorted(zip(places, roots, strict=True), key=lambda pair: pair[0])]
+
+
+def _group(task: Task[Any]) -> str | None:
+    try:
+        with foreign_code(task.title()):
+            return task.group_label()
+    except MethodError as error:
+        if isinstance(error.__cause__, RecursionError):
+            raise _endless(task) from None
+        raise
+
+
+def _priority(task: Task[Any]) -> int:
+    with foreign_code(task.title()):
+        priority = task.priority()
+    if not isinstance(priority, int):
+        raise MethodError(f"{task.title()} has the priority {priority!r}, which is no whole number.")
+    return priority
+
+
+def _arguments(task: Task[Any]) -> list[Task[Any]]:
+    """The tasks whose values a task needs, those of high priority first."""
+    with foreign_code(task.title()):
+        arguments = task.arguments()
+        if not isinstance(arguments, Mapping) or not all(isinstance(item, Task) for item in arguments.values()):
+            raise MethodError(f"the arguments of {task.title()} must be tasks by name.")
+    return sorted(arguments.values(), key=lambda argument: -_priority(argument))
+
+
+def _endless(task: Task[Any]) -> MethodError:
+    return MethodError(f"{task.title()} depends on itself.")
 
 
 def _visit(root: Task[Any], order: list[Task[Any]], done: set[Task[Any]]) -> None:
@@ -170,10 +201,9 @@ def _visit(root: Task[Any], order: list[Task[Any]], done: set[Task[Any]]) -> Non
 
     def enter(task: Task[Any]) -> None:
         if task in active:
-            raise MethodError(f"{type(task).__name__} depends on itself.")
+            raise _endless(task)
         active.add(task)
-        arguments = sorted(task.arguments().values(), key=lambda argument: -argument.priority())
-        stack.append((task, iter(arguments)))
+        stack.append((task, iter(_arguments(task))))
 
     if root not in done:
         enter(root)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from merger.architecture import Architecture, prefix_between, tied_source
 from merger.checkpoints.base import Checkpoint
+from merger.errors import Problem
 from merger.recipe import ModelEntry, Recipe, Setting, Slice
 from merger.settings import relative_depth
 from merger.types import ModelReference, TensorSpec
@@ -154,6 +156,27 @@ def _match(
         relative_depth=depth,
         slice_parameters=parameters,
     )
+
+
+def stranger_problems(
+    matches: Sequence[Match], first: ModelReference, others: Sequence[ModelReference]
+) -> Iterator[Problem]:
+    """Models that have at most a tenth of their tensor names in common with ``first``: nothing would be merged."""
+    held: Counter[ModelReference] = Counter()
+    common: Counter[ModelReference] = Counter()
+    for match in matches:
+        sources = (match.base, *match.sources)
+        owners = {source.entry.model if source.entry else source.model for source in sources if source and source.spec}
+        held.update(owners)
+        common.update(owners if first in owners else ())
+    for other in others:
+        if common[other] <= min(held[first], held[other]) // 10:
+            yield Problem(
+                f"{other} and {first} have only {common[other]} tensor names in common: "
+                "they are different architectures.",
+                "models",
+                "Choose models that were fine-tuned from one base.",
+            )
 
 
 def _match_slices(recipe: Recipe, indexes: Mapping[ModelReference, ModelIndex]) -> Iterator[Match]:

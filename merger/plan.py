@@ -12,7 +12,7 @@ from pathlib import Path
 from merger.checkpoints.base import Checkpoint
 from merger.errors import PlanError, Problem
 from merger.graph import BlockMerge
-from merger.matching import match_tensors
+from merger.matching import Match, match_tensors, stranger_problems
 from merger.methods.base import MergeMethod
 from merger.outputs import OutputTensor
 from merger.recipe import ModelEntry, Recipe, RunOptions
@@ -101,7 +101,9 @@ def make_plan(
     plan = Plan(recipe, method, checkpoints)
     if not any(problem.level == "error" for problem in problems):
         planner = TensorPlanner(recipe, method, checkpoints, strict=options.strict)
-        planned = [planner.plan(match) for match in match_tensors(recipe, checkpoints)]
+        matches = match_tensors(recipe, checkpoints)
+        problems += _stranger_problems(recipe, method, matches)
+        planned = [planner.plan(match) for match in matches]
         outputs = tuple(output for output in planned if output is not None)
         problems += planner.problems()
         plan = replace(plan, outputs=outputs, memory=memory_bound(outputs, options))
@@ -140,6 +142,18 @@ def vocabulary_problems(recipe: Recipe, checkpoints: Mapping[ModelReference, Che
     if recipe.chat_template not in (None, "auto"):
         message = f"chat_template is not carried out yet; that of {given} is kept"
         yield Problem(message, "chat_template", level="warning")
+
+
+def _stranger_problems(recipe: Recipe, method: MergeMethod, matches: Sequence[Match]) -> Iterator[Problem]:
+    """Models without tensors, or without enough in common to be merged."""
+    if not matches:
+        yield Problem("the models hold no tensors", "models", "Choose models with weights in their files.")
+    elif not recipe.slices:
+        merged = [entry.model for entry in recipe.models]
+        if recipe.base_model and method.base != "none":
+            merged.insert(0, recipe.base_model)
+        first, *others = dict.fromkeys(merged)
+        yield from stranger_problems(matches, first, others)
 
 
 def _count_problems(
@@ -184,6 +198,10 @@ def _working_set(output: OutputTensor) -> int:
     return (models + 4) * elements * 4 + models * COUNTER_BYTES
 
 
+def _size_text(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.3f} MB"
+
+
 def _disk_problems(needed: int, out: Path) -> list[Problem]:
     place = out.absolute()
     while not place.exists():
@@ -193,7 +211,7 @@ def _disk_problems(needed: int, out: Path) -> list[Problem]:
         return []
     return [
         Problem(
-            f"the result needs {needed / 1e9:.1f} GB of disk, {free / 1e9:.1f} GB are free",
+            f"the result needs {_size_text(needed)} of disk, {_size_text(free)} are free",
             "output",
             "Free some space, choose another disk, or write a smaller dtype (out_dtype).",
         )

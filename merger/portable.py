@@ -17,6 +17,9 @@ from merger.checkpoints.base import Checkpoint
 from merger.recipe import Recipe, TokenizerRule
 from merger.types import ImmutableMap, ModelReference
 
+SEPARATORS = re.compile("|".join(re.escape(separator) for separator in (os.sep, os.altsep) if separator))
+"""What parts a path on this system; on Linux a folder's name may hold a backslash."""
+
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -52,7 +55,7 @@ def _without_place(reference: ModelReference) -> ModelReference:
 
 def _shortest_endings(places: set[str]) -> dict[str, str]:
     """The fewest last parts of each path that no other path ends in."""
-    parts = {place: [part for part in re.split(r"[\\/]", place) if part] or ["root"] for place in places}
+    parts = {place: [part for part in SEPARATORS.split(place) if part] or ["root"] for place in places}
     depth = dict.fromkeys(places, 1)
     while True:
         endings = {place: "/".join(parts[place][-depth[place] :]) for place in places}

@@ -9,8 +9,8 @@ from typing import Any
 
 from merger.architecture import Architecture
 from merger.checkpoints.base import Checkpoint
-from merger.errors import Problem
-from merger.graph import MergeTensorInput
+from merger.errors import MethodError, Problem, foreign_code
+from merger.graph import MergeTensorInput, Task
 from merger.matching import Match, Source
 from merger.methods import registry
 from merger.methods.base import MergeMethod
@@ -221,14 +221,18 @@ class TensorPlanner:
             positions=tuple(source.position for source in read),
         )
         shape = _spec(read[0]).shape
-        task = method.make_task(
-            output_weight=weight,
-            tensors=gather,
-            parameters=resolved.shared,
-            tensor_parameters=resolved.per_model,
-            base_model=base_model,
-            shape=shape,
-        )
+        with foreign_code(f"merge method '{method.name()}'", weight.name):
+            task = method.make_task(
+                output_weight=weight,
+                tensors=gather,
+                parameters=resolved.shared,
+                tensor_parameters=resolved.per_model,
+                base_model=base_model,
+                shape=shape,
+            )
+            hash(task)  # Equal tasks run once.
+        if not isinstance(task, Task):
+            raise MethodError(f"merge method '{method.name()}' made {task!r} instead of a Task.", where=weight.name)
         return OutputTensor(
             weight=weight,
             dtype=self._output_dtype(_spec(read[0])),
@@ -255,7 +259,8 @@ class TensorPlanner:
         key = (method.name(), resolved.shared, values)
         if key in self._checked:
             return True
-        found = method.check(TensorContext(weight, shape, resolved.shared, values, models, base_model))
+        with foreign_code(f"'check' of merge method '{method.name()}'", weight.name):
+            found = method.check(TensorContext(weight, shape, resolved.shared, values, models, base_model))
         for problem in found:
             self.findings.tensor(problem.level, weight.name, problem.message, problem.hint)
         if any(problem.level == "error" for problem in found):
@@ -292,4 +297,3 @@ def _name(source: Source | None) -> str:
 def _lacks(sources: Sequence[Source]) -> str:
     names = ", ".join(str(source.model) for source in sources)
     return f"{names} {'lacks' if len(sources) == 1 else 'lack'}"
-

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from merger.checkpoints.base import Checkpoint
-from merger.errors import Cancelled, MethodError
+from merger.errors import Cancelled, MethodError, foreign_code
 from merger.executors.base import Program
 from merger.graph import BlockMerge, Task
-from merger.ops.convert import to_bytes, torch_dtype, view_bytes, working_dtype
+from merger.ops.convert import result_problem, to_bytes, torch_dtype, view_bytes, working_dtype
 from merger.ops.noise import BlockNoise
 from merger.types import (
     BLOCK_ELEMENTS,
@@ -104,13 +104,12 @@ class WriteTensor(Task[None]):
         return {} if isinstance(self.value, (BlockMerge, LoadTensor)) else {"value": self.value}
 
     def execute(self, **values: Any) -> None:
-        value: Tensor = values["value"]
-        if tuple(value.shape) != self.output.shape:
+        problem = result_problem(values["value"], self.output.shape)
+        if problem is not None:
             raise MethodError(
-                f"the method returned shape {list(value.shape)} instead of {list(self.output.shape)}.",
-                where=self.output.name,
+                f"the method returned {problem} instead of shape {list(self.output.shape)}.", where=self.output.name
             )
-        write_block(self.sink, self.output, 0, value)
+        write_block(self.sink, self.output, 0, values["value"])
 
     def group_label(self) -> str | None:
         return self.value.group_label()
@@ -118,14 +117,20 @@ class WriteTensor(Task[None]):
     def priority(self) -> int:
         return self.value.priority()
 
+    def title(self) -> str:
+        return f"{self.value.title()} for {self.output.name}"
+
 
 def execute(task: Task[Any], values: dict[str, Any], runtime: Runtime) -> Any:
     """Run one whole task, its tensor arguments on the compute device."""
     runtime.check()
     torch.set_num_threads(1)
-    if task.uses_accelerator() and runtime.device != "cpu":
-        values = {name: _moved(value, runtime.device) for name, value in values.items()}
-    return task.execute(**values)
+    if isinstance(task, (WriteTensor, LoadTensor)):
+        return task.execute(**values)
+    with foreign_code(task.title()):
+        if task.uses_accelerator() and runtime.device != "cpu":
+            values = {name: _moved(value, runtime.device) for name, value in values.items()}
+        return task.execute(**values)
 
 
 def _moved(value: Any, device: str) -> Any:
@@ -314,9 +319,7 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-def read_block(
-    load: LoadTensor, start: int, stop: int, slot: int, dtype: torch.dtype, device: str = "cpu"
-) -> Tensor:
+def read_block(load: LoadTensor, start: int, stop: int, slot: int, dtype: torch.dtype, device: str = "cpu") -> Tensor:
     """Elements ``start`` to ``stop`` of a tensor, flat, widened to ``dtype``.
 
     The result lives in the thread's buffer number ``slot`` and is valid until that is used again.
@@ -332,7 +335,7 @@ def read_block(
 
 def write_block(sink: Sink, output: TensorSpec, start: int, merged: Tensor) -> None:
     """Round a block once to the output's dtype and write it at its elements' place."""
-    merged = merged.reshape(-1).to("cpu")
+    merged = merged.detach().reshape(-1).to("cpu")
     data = to_bytes(merged, output.dtype)
     sink.write(output.name, start * DTYPES[output.dtype].itemsize, data, count_non_finite(merged, output.dtype))
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import threading
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,8 +48,9 @@ def load_plugins(files: Sequence[str]) -> None:
     if files:
         from merger.methods.registry import load_plugin
 
-        for file in files:
-            load_plugin(file)
+        with redirect_stdout(sys.stderr):
+            for file in files:
+                load_plugin(file)
 
 
 def run_options(args: argparse.Namespace, cancel: threading.Event) -> RunOptions:
@@ -74,10 +76,12 @@ def merge_and_report(recipe: Recipe, out: str, args: argparse.Namespace, label: 
     """
     from merger.api import merge
 
-    with cancel_on_signal() as cancel:
+    reporter = make_reporter(args.json, label)
+    # What plugins print must not stand among the events.
+    with cancel_on_signal() as cancel, redirect_stdout(sys.stderr):
         try:
             with closing(merge(recipe, Path(os.path.expanduser(out)), run_options(args, cancel))) as events:
-                result = consume(events, make_reporter(args.json, label))
+                result = consume(events, reporter)
         except KeyboardInterrupt:
             raise Cancelled("The merge was stopped at once.") from None
     if not args.json:

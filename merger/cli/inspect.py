@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from merger.cli.command import Command, model_name
-from merger.cli.report import plain, print_json
+from merger.cli.report import plain, print_json, put
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(plain(report))
     else:
-        print(report.to_text())
+        put(report.to_text())
     return 2 if any(problem.level == "error" for problem in report.findings) else 0
 
 

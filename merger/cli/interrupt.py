@@ -30,10 +30,19 @@ def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]
 
 
 @contextmanager
-def stop_at_once() -> Iterator[None]:
-    """Either signal raises KeyboardInterrupt."""
-    with _handled(_stop):
-        yield
+def stop_at_once() -> Iterator[threading.Event]:
+    """Either signal raises KeyboardInterrupt, and sets the event for those who meet what became of it.
+
+    A library whose import is interrupted may swallow the exception or raise another instead.
+    """
+    asked = threading.Event()
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        asked.set()
+        _stop(number, frame)
+
+    with _handled(handler):
+        yield asked
 
 
 @contextmanager

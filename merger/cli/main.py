@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import os
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from merger.cli import check, inspect, merge, methods, preview, run, sweep
 from merger.cli.command import Command, Parser, UsageError, add_output_arguments, refuse_unknown_options
@@ -25,7 +27,10 @@ COMMANDS: tuple[Command, ...] = (
     sweep.COMMAND,
 )
 KEPT = "the output folder is as it was and finished work is kept; the same command with --resume goes on from there."
+STOPPED = "stopped on request."
 FAILED, CANCELLED, READER_GONE = 2, 130, 141
+
+T = TypeVar("T")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,20 +41,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in arguments
     _tolerate_odd_names()
+    stopping = threading.Event()
     try:
-        with stop_at_once():
+        with stop_at_once() as stopping:
             return _run(arguments)
     except (Cancelled, KeyboardInterrupt) as error:
-        print_cancelled(KEPT if isinstance(error, Cancelled) else "stopped on request.", as_json)
+        _last_words(print_cancelled, KEPT if isinstance(error, Cancelled) else STOPPED, as_json)
         return CANCELLED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return READER_GONE
     except Exception as error:
-        print_failure(problems_of(error), as_json)
+        if stopping.is_set():
+            _last_words(print_cancelled, STOPPED, as_json)
+            return CANCELLED
+        _last_words(print_failure, problems_of(error), as_json)
         if "--debug" in arguments:
             traceback.print_exc()
     return FAILED
+
+
+def _last_words(tell: Callable[[T, bool], None], what: T, as_json: bool) -> None:
+    """Say how it ended; for people where programs cannot be told, because the disk is full or nobody reads."""
+    for form in (True, False) if as_json else (False,):
+        try:
+            tell(what, form)
+        except OSError:
+            continue
+        return
 
 
 def _run(arguments: list[str]) -> int:

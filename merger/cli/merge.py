@@ -21,7 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``merge``."""
     parser.add_argument("--method", required=True, help="how to merge; 'methods' lists them")
     parser.add_argument(
-        "--models", required=True, nargs="+", type=model_name, metavar="MODEL", help="the models to merge"
+        "--models",
+        required=True,
+        nargs="+",
+        action="extend",
+        type=model_name,
+        metavar="MODEL",
+        help="the models to merge",
     )
     parser.add_argument("--out", required=True, metavar="DIR", help="folder for the result")
     add_setting_options(parser)
@@ -36,7 +42,9 @@ def add_setting_options(parser: argparse.ArgumentParser) -> None:
         "--base", type=model_name, metavar="MODEL", help="the model that the others were fine-tuned from"
     )
     for name, text in SETTINGS.items():
-        parser.add_argument(f"--{name}", nargs="+", type=finite_number, metavar="X", dest=f"set_{name}", help=text)
+        parser.add_argument(
+            f"--{name}", nargs="+", action="extend", type=finite_number, metavar="X", dest=f"set_{name}", help=text
+        )
     parser.add_argument(
         "--set",
         nargs="+",

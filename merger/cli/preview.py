@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from merger.cli.command import Command, finite_number
 from merger.cli.engine import add_plugin_option, load_plugins
-from merger.cli.report import counted, plain, print_json, say, table
+from merger.cli.report import counted, plain, print_json, put, say, table
 from merger.cli.run import add_lenient_option
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from merger.statistics import Preview
+    from merger.statistics.preview import Preview
 
 DEFAULT_SHARE = 0.05
 
@@ -86,13 +86,13 @@ def _print(found: Preview) -> None:
     summary = found.summary()
     share = summary["sampled_share"]
     looked = "all of them looked at" if share == 1 else f"{share:.1%} of them looked at"
-    print(f"{summary['tensors']} tensors, {summary['elements']:,} numbers, {looked}.")
-    print(f"Changes are measured from {found.reference}.\n")
-    print(table([["model", "change", "unchanged", "kept"], *_model_rows(found.overall().models)]))
+    put(f"{summary['tensors']} tensors, {summary['elements']:,} numbers, {looked}.")
+    put(f"Changes are measured from {found.reference}.\n")
+    put(table([["model", "change", "unchanged", "kept"], *_model_rows(found.overall().models)]))
     for (first, second), cosine in summary["cosine"].items():
-        print(f"cosine of the changes of {first} and {second}: {_number(cosine)}")
-    print()
-    print(table([["layer", *found.model_names, "one sign", "merged"], *_layer_rows(found.by_layer())]))
+        put(f"cosine of the changes of {first} and {second}: {_number(cosine)}")
+    put("")
+    put(table([["layer", *found.model_names, "one sign", "merged"], *_layer_rows(found.by_layer())]))
     if summary["non_finite"]:
         say(f"warning: {summary['non_finite']} of the numbers looked at are infinite or NaN.")
     if found.exact_only:

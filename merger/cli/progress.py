@@ -64,9 +64,10 @@ class JsonLines:
 
     def __init__(self, label: str = "") -> None:
         self._extra: dict[str, Any] = {"merge": label} if label else {}
+        self._stream = sys.stdout
 
     def show(self, event: Event) -> None:
-        print_json({**event.to_json(), **self._extra})
+        print_json({**event.to_json(), **self._extra}, self._stream)
 
     def close(self) -> None:
         pass

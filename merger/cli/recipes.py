@@ -10,7 +10,7 @@ from merger.api import load_recipe
 from merger.cli.command import UsageError
 from merger.cli.report import say
 from merger.errors import nearest
-from merger.portable import rename_models
+from merger.portable import printable, rename_models
 from merger.recipe import Recipe
 from merger.sidefiles import RECIPE_FILE
 from merger.types import ModelReference
@@ -36,7 +36,7 @@ def read_recipe(name: str, *, lenient: bool = False, quiet: bool = False) -> Rec
     places = {model: _place(model, path.absolute().parent) for model in recipe.all_models()}
     for model, place in places.items():
         if place is not None and not quiet:
-            say(f"note: {model} is {place}.")
+            say(f"note: {printable(str(model))} is {printable(str(place))}.")
     return rename_models(recipe, lambda model: replace(model, path=places.get(model) or model.path))
 
 

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TextIO
 
-from merger.errors import MergerError, Problem
+from merger.errors import MergerError, Problem, origin_of, words_of
 
 SHOWN_PLACES = 3
+SHOWN_CHARACTERS = 1000
 
 
-def print_json(value: Any) -> None:
-    """One value on one line of standard output."""
-    print(json.dumps(value), flush=True)
+def print_json(value: Any, stream: TextIO | None = None) -> None:
+    """One value on one line of standard output, or of ``stream``."""
+    print(json.dumps(value), file=stream, flush=True)
 
 
 def say(text: str) -> None:
-    """A line for people on standard error, where it does not mix with results."""
-    print(text, file=sys.stderr, flush=True)
+    """Lines for people on standard error, where they do not mix with results."""
+    print(harmless(text), file=sys.stderr, flush=True)
+
+
+def put(text: str) -> None:
+    """Lines for people on standard output."""
+    print(harmless(text))
+
+
+def harmless(text: str) -> str:
+    """The text without anything that a terminal would obey, such as a colour code in a tensor's name."""
+    return "".join(c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def one_line(text: str) -> str:
+    """Harmless text without line breaks."""
+    return harmless(text).replace("\n", "\\n")
 
 
 def print_failure(problems: Sequence[Problem], as_json: bool, extra: Mapping[str, Any] | None = None) -> None:
@@ -45,11 +59,9 @@ def problems_of(error: Exception) -> tuple[Problem, ...]:
         return error.problems
     if isinstance(error, OSError):
         return (Problem(f"{error.strerror or error}.", where=str(error.filename or "")),)
-    last = traceback.extract_tb(error.__traceback__)[-1]
     return (
         Problem(
-            f"something unexpected went wrong in {os.path.basename(last.filename)}, line {last.lineno}: "
-            f"{type(error).__name__}: {error}.",
+            f"something unexpected went wrong in {origin_of(error)}: {words_of(error)}.",
             hint="Run the command again with --debug to see the traceback.",
         ),
     )
@@ -82,7 +94,10 @@ def grouped(problems: Sequence[Problem]) -> list[str]:
 def _line(places: Sequence[str], message: str, hint: str) -> str:
     named = [place for place in dict.fromkeys(places) if place]
     more = f" and {len(named) - SHOWN_PLACES} more" if len(named) > SHOWN_PLACES else ""
-    return str(Problem(message, ", ".join(named[:SHOWN_PLACES]) + more, hint))
+    text = one_line(str(Problem(message, ", ".join(named[:SHOWN_PLACES]) + more, hint)))
+    if len(text) <= SHOWN_CHARACTERS:
+        return text
+    return f"{text[: SHOWN_CHARACTERS // 2]} ... {text[-SHOWN_CHARACTERS // 2 :]}"
 
 
 def counted(count: int, word: str) -> str:
@@ -110,6 +125,7 @@ def time_text(seconds: float) -> str:
 
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Columns padded to the same width; the first row is the head."""
+    rows = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])

@@ -57,14 +57,24 @@ class Outcome:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``sweep``."""
     parser.add_argument(
-        "--models", required=True, nargs="+", type=model_name, metavar="MODEL", help="the models to merge"
+        "--models",
+        required=True,
+        nargs="+",
+        action="extend",
+        type=model_name,
+        metavar="MODEL",
+        help="the models to merge",
     )
     parser.add_argument(
         "--base", required=True, type=model_name, metavar="MODEL", help="the model that they were fine-tuned from"
     )
     parser.add_argument("--out", metavar="DIR", help="folder for the folders of the results")
-    parser.add_argument("--labels", nargs="+", metavar="NAME", help="short names of the models (default: theirs)")
-    parser.add_argument("--weight", nargs="+", type=finite_number, metavar="X", help="share of each model")
+    parser.add_argument(
+        "--labels", nargs="+", action="extend", metavar="NAME", help="short names of the models (default: theirs)"
+    )
+    parser.add_argument(
+        "--weight", nargs="+", action="extend", type=finite_number, metavar="X", help="share of each model"
+    )
     parser.add_argument(
         "--density",
         nargs="+",

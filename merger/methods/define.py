@@ -5,15 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from torch import Tensor
 
-from merger.errors import MethodError, Problem
+from merger.errors import MethodError, Problem, foreign_code
 from merger.graph import BlockMerge, MergeTensorInput, Task
 from merger.methods import registry
 from merger.methods.base import NOT_A_VALUE, BaseUse, MergeMethod, Parameters, PreviewKind, coerced
 from merger.methods.signature import Argument, Between, Signature, each, read_signature, summary_of
+from merger.ops.convert import result_problem
 from merger.types import Block, ConfigParameterDef, Fold, ImmutableMap, ModelReference, Split, TensorContext, WeightInfo
 
 __all__ = ["Between", "DecoratedMethod", "each", "merge_method"]
@@ -67,6 +68,11 @@ def merge_method(
     Raises:
         MethodError: an argument is not understood, or the name is taken.
     """
+    if not callable(split):
+        _known_split(split, name)
+    for word, helper in (("measure", measure), ("check", check), ("copies", copies)):
+        if helper is not None and not callable(helper):
+            raise MethodError(f"'{word}' of merge method '{name}' must be a function, not {helper!r}.")
 
     def decorate(function: Function) -> DecoratedMethod:
         method = DecoratedMethod(function, name, pretty_name, reference_url, read_signature(function, name))
@@ -153,7 +159,8 @@ class DecoratedMethod(MergeMethod):
 
     def _copied(self, merge: BlockMerge) -> Task[Any] | None:
         context = merge.context()
-        index = None if self.copies is None else self.copies(context)
+        with foreign_code(f"'copies' of merge method '{self._name}'", context.output_weight.name):
+            index = None if self.copies is None else self.copies(context)
         if index is None:
             return None
         model = context.base_model if index < 0 else context.models[index]
@@ -162,16 +169,28 @@ class DecoratedMethod(MergeMethod):
     def check(self, context: TensorContext) -> list[Problem]:
         found = super().check(context)
         if self.checks is not None and not found:
-            found += self.checks(context)
+            with foreign_code(f"'check' of merge method '{self._name}'", context.output_weight.name):
+                found += self.checks(context)
         return found
 
     def split(self, context: TensorContext) -> Split:
-        """How this tensor may be cut."""
-        return self.splits(context) if callable(self.splits) else self.splits
+        """How this tensor may be cut.
+
+        Raises:
+            MethodError: the method's own answer is none.
+        """
+        if not callable(self.splits):
+            return self.splits
+        with foreign_code(f"'split' of merge method '{self._name}'", context.output_weight.name):
+            chosen = self.splits(context)
+        return _known_split(chosen, self._name)
 
     def measure(self, context: TensorContext) -> Fold | None:
         """The measurement that must be complete before `combine`, or None."""
-        return None if self.measures is None else self.measures(context)
+        if self.measures is None:
+            return None
+        with foreign_code(f"'measure' of merge method '{self._name}'", context.output_weight.name):
+            return self.measures(context)
 
     def combine(self, context: TensorContext, block: Block, measured: Any) -> Tensor:
         """The function's value for one block.
@@ -179,10 +198,11 @@ class DecoratedMethod(MergeMethod):
         Raises:
             MethodError: the function returned something that is not a tensor of the block's shape.
         """
-        expected = block.tensors[0].shape
-        result = self.function(**self._arguments(context, block, measured))
-        if not isinstance(result, Tensor) or result.shape != expected:
-            shown = f"shape {list(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
+        expected, arguments = block.tensors[0].shape, self._arguments(context, block, measured)
+        with foreign_code(f"merge method '{self._name}'", context.output_weight.name):
+            result = self.function(**arguments)
+        shown = result_problem(result, expected)
+        if shown is not None:
             raise MethodError(
                 f"merge method '{self._name}' returned {shown} instead of shape {list(expected)}.",
                 where=context.output_weight.name,
@@ -217,6 +237,16 @@ class DecoratedMethod(MergeMethod):
                 hint="Give one in the recipe's parameters.",
             )
         return value
+
+
+def _known_split(split: Any, method: str) -> Split:
+    """The split, if it is one."""
+    if split not in get_args(Split):
+        raise MethodError(
+            f"'split' of merge method '{method}' is {split!r}.", hint=f"Known: {', '.join(get_args(Split))}."
+        )
+    known: Split = split
+    return known
 
 
 def _complete(arguments: Iterable[Argument], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,13 +7,15 @@ import importlib
 import importlib.util
 import inspect
 import sys
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 
-from merger.errors import MethodError, did_you_mean
+from merger.errors import MethodError, did_you_mean, foreign_code, words_of
 from merger.methods.base import MergeMethod, MethodFacts
+from merger.types import ConfigParameterDef
 
 ENTRY_POINTS = "merger.methods"
 _FOLDER = Path(__file__).parent
@@ -84,11 +86,15 @@ def register(method: MergeMethod) -> None:
     """Make a method known for the rest of this process.
 
     Raises:
-        MethodError: its name is taken.
+        MethodError: its name is taken, or it describes itself wrongly.
     """
-    name = method.name()
-    if not name or name != name.strip():
+    with foreign_code(f"the merge method {type(method).__name__}"):
+        name = method.name()
+        definitions = [*method.parameters(), *method.tensor_parameters()]
+    if not isinstance(name, str) or not name or name != name.strip():
         raise MethodError(f"'{name}' cannot be the name of a merge method.")
+    if not all(isinstance(definition, ConfigParameterDef) for definition in definitions):
+        raise MethodError(f"the parameters of merge method '{name}' must be a list of ConfigParameterDef.")
     is_at_home = _module_of(method) == _home_of(name) and name not in _registered
     for wanted in () if is_at_home else (name, *method.aliases):
         if wanted in names() or wanted in aliases():
@@ -117,9 +123,11 @@ def load_plugin(path: str | Path) -> list[str]:
         before = dict(_registered)
         try:
             _register_found(_import_file(path))
-        except MethodError:
+        except MethodError as error:
             _restore(before)
-            raise
+            raise MethodError(
+                [replace(problem, where=problem.where or str(path)) for problem in error.problems]
+            ) from error
         _plugins[path] = [name for name in _registered if name not in before]
         if not _plugins[path]:
             del _plugins[path]
@@ -205,11 +213,11 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except MethodError:
-        raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise MethodError(f"the file cannot be run: {type(error).__name__}: {error}", where=str(path)) from error
+        if isinstance(error, MethodError):
+            raise
+        raise MethodError(f"the file cannot be run: {words_of(error)}", where=str(path)) from error
     return module
 
 
@@ -220,7 +228,9 @@ def _register_found(found: object) -> None:
             if isinstance(value, type) and value.__module__ == found.__name__:
                 _register_found(value)
     elif isinstance(found, type) and issubclass(found, MergeMethod) and not inspect.isabstract(found):
-        register(found())
+        with foreign_code(f"the merge method {found.__name__}"):
+            method = found()
+        register(method)
     elif isinstance(found, MergeMethod) and found.name() not in _registered:
         register(found)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -36,6 +36,17 @@ def view_bytes(buffer: Any, code: str) -> Tensor:
     if memoryview(buffer).nbytes == 0:
         return torch.empty(0, dtype=dtype)
     return torch.frombuffer(buffer, dtype=dtype)
+
+
+def result_problem(value: object, shape: Sequence[int]) -> str | None:
+    """What somebody's function returned instead of a tensor of this shape that can be written; None if it did."""
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    if value.is_complex():
+        return "complex numbers"
+    if value.layout is not torch.strided or value.is_meta:
+        return f"a tensor without plain elements ({value.layout}, {value.device})"
+    return None if tuple(value.shape) == tuple(shape) else f"shape {list(value.shape)}"
 
 
 def to_bytes(tensor: Tensor, code: str) -> memoryview:

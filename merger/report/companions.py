@@ -26,7 +26,9 @@ def _tokenizers(checkpoints: Sequence[Checkpoint], facts: Sequence[ModelFacts]) 
     if not owners:
         return problems
     first = owners[0]
-    differing = [place for place in owners[1:] if not same_tokenizer(checkpoints[first].files, checkpoints[place].files)]
+    differing = [
+        place for place in owners[1:] if not same_tokenizer(checkpoints[first].files, checkpoints[place].files)
+    ]
     if differing:
         sizes = ", ".join(_with_size(checkpoints[place], facts[place]) for place in [first, *differing])
         message = f"The tokenizers differ: {sizes}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -11,6 +12,7 @@ from playwright.sync_api import Page, expect
 pytestmark = pytest.mark.browser
 
 PATIENCE = 60_000
+ARTEFACTS = Path(__file__).resolve().parents[2] / ".artefacts"
 STEPS = ("models", "mix", "merge")
 LONG_TASK_MS = 200
 DRAG_SECONDS = 2.0
@@ -38,6 +40,18 @@ def go(page: Page, step: str) -> None:
         expect(page.locator("#figure-change .main-svg").first).to_be_visible(timeout=PATIENCE)
     if step == "merge":
         expect(page.locator("#merge-summary")).to_contain_text("To write", timeout=PATIENCE)
+
+
+def keep_picture(page: Page, name: str) -> None:
+    """The whole page as a file to look at; figures are drawn once they come into view."""
+    before = page.viewport_size
+    assert before is not None
+    height = page.evaluate("document.documentElement.scrollHeight")
+    page.set_viewport_size({"width": before["width"], "height": height})
+    if page.locator("#step-mix").is_visible():
+        page.wait_for_function("document.querySelectorAll('#board .main-svg').length >= 10")
+    page.screenshot(path=ARTEFACTS / f"{name}.png", full_page=True)
+    page.set_viewport_size(before)
 
 
 def drag(page: Page) -> list[float]:
@@ -75,6 +89,7 @@ def test_no_step_breaks_an_accessibility_rule(open_page, app_server, dark, width
     ready(page)
     for step in STEPS:
         go(page, step)
+        keep_picture(page, f"{step}-{'dark' if dark else 'light'}-{width}")
         found = Axe().run(page).response["violations"]
         assert not found, [(step, rule["id"], [node["html"][:200] for node in rule["nodes"]]) for rule in found]
 

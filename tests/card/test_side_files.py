@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -241,6 +242,13 @@ def test_names_with_at_plus_spaces_and_umlauts_are_read_back_as_folders(tmp_path
     assert [entry.model for entry in read.models] == [ModelReference(f"./{name}") for name in names]
 
 
+@pytest.mark.skipif(os.sep == "\\", reason="there it parts folders")
+def test_a_backslash_belongs_to_the_name_where_it_parts_no_folders(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "back\\slash", None)
+    text = written_files(Recipe.build("linear", [(model, {"weight": 1})]))["recipe.yaml"].decode()
+    assert yaml.safe_load(text)["models"][0]["model"] == "./back\\slash"
+
+
 def test_a_source_of_the_tokenizer_that_is_not_merged_loses_its_place_too(tmp_path: Path) -> None:
     model, other = make_model(tmp_path / "a", None), make_model(tmp_path / "tok", None)
     recipe = Recipe("linear", (ModelEntry(model),), tokenizer_source=other)
@@ -289,6 +297,14 @@ def test_weights_without_a_known_config_are_loaded_as_tensors(tmp_path: Path) ->
     card = card_of(Recipe("linear", (ModelEntry(make_model(tmp_path / "a", None)),)))
     assert "library_name" not in front_matter(card)
     assert "from safetensors.torch import load_file" in card
+
+
+@pytest.mark.parametrize("architectures", [{"a": 1}, "BertModel", 7, [7], [], None])
+def test_a_config_that_names_no_class_is_loaded_as_tensors(tmp_path: Path, architectures: object) -> None:
+    model = make_model(tmp_path / "a", {"model_type": "bert", "architectures": architectures})
+    card = card_of(Recipe.build("linear", [(model, {"weight": 1})]))
+    assert "library_name" not in front_matter(card)
+    assert "load_file" in card
 
 
 def test_licences_that_differ_are_listed_and_none_is_claimed(tmp_path: Path) -> None:

@@ -223,3 +223,12 @@ def test_a_plugin_merges_like_a_method_of_the_house(
     a, b = (tensors(folder) for folder in tiny_family.experts[:2])
     for name, found in tensors(tmp_path / "out").items():
         assert torch.equal(found, 2 * torch.maximum(a[name], b[name]))
+
+
+def test_models_and_weights_may_be_given_one_by_one(cli: Cli, tiny_family: TinyFamily, tmp_path: Path) -> None:
+    first, second = tiny_family.experts[:2]
+    together = ("--models", first, second, "--weight", "0.25", "0.75")
+    apart = ("--models", first, "--weight", "0.25", "--models", second, "--weight", "0.75")
+    for name, words in (("together", together), ("apart", apart)):
+        assert cli("merge", "--method", "linear", *words, "--out", tmp_path / name).code == 0
+    assert contents(tmp_path / "apart") == contents(tmp_path / "together")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
+from merger.errors import Problem
+from merger.methods import registry
 from tests.cli.conftest import Cli
 from tests.conftest import TinyFamily
 
@@ -57,7 +60,7 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (*MERGE, "--method", "slerp", "--t", "0", "1"),
         ("--t", "2 values", "one value for all models"),
     ),
-    "slerp of three models": ((*MERGE, "--method", "slerp", "--models", "{base}", "{a}", "{b}"), ("exactly two", "3")),
+    "slerp of three models": ((*MERGE, "--method", "slerp", "--models", "{b}"), ("exactly two", "3")),
     "t outside of its range": ((*MERGE, "--method", "slerp", "--t", "-0.1"), ("t is -0.1", "between 0 and 1")),
     "slerp without t, which has no default": ((*MERGE, "--method", "slerp", "--t"), ("--t", "expected at least one")),
     "a negative seed": ((*MERGE, "--method", "linear", "--seed", "-1"), ("--seed", "below 0")),
@@ -173,3 +176,51 @@ def test_a_name_that_the_terminal_cannot_show_is_escaped(cli: Cli) -> None:
     outcome = cli("inspect", "model-\udcff", "--json")
     assert outcome.code == 2
     assert json.loads(outcome.out)["event"] == "Failed"
+
+
+def test_a_name_cannot_command_the_terminal_nor_fill_it(cli: Cli, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text('merge_method: "\\x1b[31mline\\x07ar"\n', encoding="utf-8")
+    assert r"'\x1b[31mline\x07ar'" in cli("run", recipe, tmp_path / "out").err
+    recipe.write_text(f"merge_method: {'x' * 50_000}\n", encoding="utf-8")
+    err = cli("run", recipe, tmp_path / "out").err
+    assert "Nobody knows the merge method 'xxx" in err and "Known: " in err and len(err) < 3000
+
+
+def test_a_sentence_ends_before_the_advice_begins() -> None:
+    assert str(Problem("it needs a base", "ties", "Name one.")) == "ties: it needs a base. Name one."
+    assert str(Problem("It needs a base.", hint="Name one.")) == "It needs a base. Name one."
+    assert str(Problem("it needs a base")) == "it needs a base"
+
+
+def test_what_a_plugin_prints_does_not_mix_with_the_events(cli: Cli, tiny_family: TinyFamily, tmp_path: Path) -> None:
+    plugin = tmp_path / "talks.py"
+    plugin.write_text(
+        "from torch import Tensor\n"
+        "from merger import merge_method\n"
+        "print('loaded')\n"
+        "@merge_method(name='talks')\n"
+        "def talks(tensors: list[Tensor]) -> Tensor:\n"
+        "    print('works')\n"
+        "    return tensors[0]\n"
+    )
+    words = ("--method", "talks", "--models", tiny_family.base, "--plugin", plugin, "--out", tmp_path / "o", "--json")
+    outcome = cli("merge", *words)
+    registry.unregister("talks")
+    assert outcome.code == 0
+    assert outcome.events[-1]["event"] == "Merged"
+    assert "loaded\n" in outcome.err and "works\n" in outcome.err
+
+
+def test_a_stop_that_a_library_turned_into_another_error_is_still_a_stop(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tiny_family: TinyFamily
+) -> None:
+    def importing(*models: str) -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise ImportError("half imported") from None
+
+    monkeypatch.setattr("merger.api.inspect", importing)
+    outcome = cli("inspect", tiny_family.base)
+    assert (outcome.code, outcome.err) == (130, "cancelled: stopped on request.\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -9,7 +10,7 @@ import time
 import pytest
 
 from merger.cli import COMMANDS
-from tests.cli.conftest import REPOSITORY
+from tests.cli.conftest import REPOSITORY, start
 from tests.conftest import TinyFamily
 
 HEAVY = ("torch", "numpy", "pandas", "yaml", "rich")
@@ -67,3 +68,21 @@ def test_help_appears_within_half_a_second() -> None:
         return time.perf_counter() - began
 
     assert min(seconds() for _ in range(5)) < 0.5
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_trouble(closed: str) -> None:
+    command = f'"{sys.executable}" -m merger methods slerp {closed}'
+    done = subprocess.run(["sh", "-c", command], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("words", [("methods", "nope", "--json"), ("methods", "slerp", "--json"), ("methods", "slerp")])
+def test_output_that_cannot_be_written_is_said_on_the_other_stream(words: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        process = start(*words, stdout=full)
+        _, err = process.communicate()
+    assert process.returncode == 2
+    assert err.startswith("error: ") and "Traceback" not in err

@@ -22,6 +22,12 @@ def test_a_new_model_starts_like_the_last_one():
     assert grown.per_model["weight"] == (1.0, 0.5, 0.25, 0.25)
 
 
+def test_the_first_model_starts_anew():
+    empty = dataclasses.replace(THREE, models=(), base=None, per_model={"weight": ()}, parameters={"lambda": 0.3})
+    grown = empty.with_model("m/law")
+    assert (grown.models, grown.parameters, grown.per_model) == (("m/law",), {}, {})
+
+
 def test_the_same_model_is_not_added_twice():
     with pytest.raises(UserError, match="already in the list"):
         THREE.with_model("m/code")

@@ -38,8 +38,8 @@ SKILLS = Skills(("normal", "rotated"), ("base", "a", "b"), np.array([[0.9, 0.1],
 
 def board(models: int = 2, layers: int = 3, roles: int = 2, names: list[str] | None = None) -> tuple[Shape, Numbers]:
     arrays = arrays_of(models, layers, roles)
-    shape = Shape.of(arrays, names or [f"model {place}" for place in range(models)], SKILLS)
-    numbers = dataclasses.replace(Numbers.of(arrays), accuracy=np.array([0.9, 0.7]), best=np.array([0.9, 0.8]))
+    shape = Shape.of(arrays, names or [f"model {place}" for place in range(models)], arrays["roles"], SKILLS)
+    numbers = dataclasses.replace(Numbers.of(arrays, shape), accuracy=np.array([0.9, 0.7]), best=np.array([0.9, 0.8]))
     return shape, numbers
 
 
@@ -72,9 +72,16 @@ def test_figures_show_the_numbers():
 
 def test_the_map_can_show_one_model():
     arrays = arrays_of(2, 3, 2)
-    assert Numbers.of(arrays, 1).change is not None
-    assert np.array_equal(Numbers.of(arrays, 1).change, arrays["relative_delta"][1])
-    assert np.array_equal(Numbers.of(arrays).change, arrays["relative_delta"][2])
+    shape = Shape.of(arrays, ["a", "b"], arrays["roles"])
+    assert np.array_equal(Numbers.of(arrays, shape, 1).change, arrays["relative_delta"][1])
+    assert np.array_equal(Numbers.of(arrays, shape).change, arrays["relative_delta"][2])
+
+
+def test_rows_stand_in_the_order_of_the_tensors():
+    arrays = arrays_of(2, 3, 2)
+    shape = Shape.of(arrays, ["a", "b"], ["mlp.role_1", "mlp.role_0", "mlp.role_1"])
+    assert shape.roles == ("mlp.role_1", "mlp.role_0")
+    assert np.array_equal(Numbers.of(arrays, shape, 0).change, arrays["relative_delta"][0][::-1])
 
 
 def test_one_model_alone_has_no_agreement_and_no_cosine():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import merger
 from merger import (
@@ -21,6 +21,7 @@ from merger import (
     Task,
     WeightInfo,
 )
+from merger.methods import registry
 
 PLUGIN = '''
 from typing import List
@@ -180,3 +181,42 @@ def test_an_annotation_that_nobody_understands_is_refused_when_the_function_is_d
         @merger.merge_method(name="bad")
         def bad(tensors: list[torch.Tensor], colour: complex) -> torch.Tensor:
             return tensors[0]
+
+
+@pytest.mark.parametrize(
+    ("make_task", "message"),
+    [
+        ("return None", "a.weight: merge method 'plugin_bad' made None instead of a Task"),
+        ("raise KeyError('q')", "a.weight: merge method 'plugin_bad' failed in plugin_bad.py, line .*KeyError: 'q'"),
+        ("return Bad([1])", "a.weight: merge method 'plugin_bad' failed in .*unhashable"),
+        ("return Bad('raise')", "the task Bad failed in plugin_bad.py, line .*ValueError: inside"),
+        ("return Bad('none')", "a.weight: the method returned NoneType instead of shape"),
+    ],
+)
+def test_a_class_that_goes_wrong_is_told_by_name(tmp_path, make_task, message):
+    text = f"""
+from typing import Any
+from merger import MergeMethod, Task
+
+class Bad(Task[Any]):
+    how: Any
+    def execute(self, **values):
+        if self.how == "raise":
+            raise ValueError("inside")
+
+class Method(MergeMethod):
+    def name(self):
+        return "plugin_bad"
+    def make_task(self, **facts):
+        {make_task}
+"""
+    plugin, model = tmp_path / "plugin_bad.py", tmp_path / "model.safetensors"
+    plugin.write_text(text)
+    save_file({"a.weight": torch.ones(2, 2)}, model)
+    try:
+        merger.load_plugin(plugin)
+        with pytest.raises(merger.MethodError, match=message):
+            list(merger.merge(Recipe.build("plugin_bad", [(str(model), {})]), tmp_path / "out"))
+    finally:
+        registry.unregister("plugin_bad")
+    assert not (tmp_path / "out").exists()

@@ -69,7 +69,9 @@ def executor(request: pytest.FixtureRequest):
         yield made
 
 
-def run(executor: Executor, roots: list[Task], expand=lambda task: None, stop: threading.Event | None = None) -> list[Task]:
+def run(
+    executor: Executor, roots: list[Task], expand=lambda task: None, stop: threading.Event | None = None
+) -> list[Task]:
     steps = executor.run(
         roots, expand=expand, call=lambda task, values: task.execute(**values), stop=stop or threading.Event()
     )
@@ -79,7 +81,9 @@ def run(executor: Executor, roots: list[Task], expand=lambda task: None, stop: t
 def test_every_root_is_reported_once_with_the_right_value(executor):
     roots = [Keep(Sum(Constant(i), Constant(i + 1)), f"r{i}") for i in range(20)]
     assert set(run(executor, roots)) == set(roots)
-    assert sorted(line for line in LOG if line.startswith("keep")) == sorted(f"keep r{i}={2 * i + 1}" for i in range(20))
+    assert sorted(line for line in LOG if line.startswith("keep")) == sorted(
+        f"keep r{i}={2 * i + 1}" for i in range(20)
+    )
 
 
 def test_equal_tasks_run_once(executor):
@@ -152,7 +156,9 @@ def test_closing_the_iterator_stops_running_work(executor):
         yield [lambda: stop.wait(0.01 if executor.workers == 1 else 30) for _ in range(8)]
 
     root = Keep(Constant(1), "slow")
-    steps = executor.run([root], expand=lambda task: program() if task == root else None, call=lambda t, v: t.execute(**v), stop=stop)
+    steps = executor.run(
+        [root], expand=lambda task: program() if task == root else None, call=lambda t, v: t.execute(**v), stop=stop
+    )
     next(steps)
     began = time.monotonic()
     steps.close()
@@ -188,5 +194,33 @@ def test_a_task_that_needs_itself_is_refused():
         def execute(self, again: int) -> int:
             return again
 
-    with pytest.raises(MethodError, match="depends on itself"):
+    with pytest.raises(MethodError, match="the task Loop depends on itself"):
         ordered([Loop()])
+
+
+@pytest.mark.parametrize("arguments", [5, {"x": 5}, [Constant(1, "shard-1")]])
+def test_arguments_that_are_no_tasks_are_refused(arguments):
+    class Wrong(Task[int]):
+        def arguments(self):
+            return arguments
+
+        def group_label(self):
+            return None
+
+        def execute(self) -> int:
+            return 1
+
+    with pytest.raises(MethodError, match="the arguments of the task Wrong must be tasks by name"):
+        ordered([Wrong()])
+
+
+def test_a_task_that_cannot_say_its_place_is_told_by_name():
+    class Broken(Task[int]):
+        def group_label(self):
+            raise KeyError("shard")
+
+        def execute(self) -> int:
+            return 1
+
+    with pytest.raises(MethodError, match=r"the task Broken failed in test_executors\.py, line .*KeyError: 'shard'"):
+        ordered([Broken()])

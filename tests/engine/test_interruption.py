@@ -69,7 +69,18 @@ def test_killed_and_resumed(models, expected, tmp_path, lines_before_kill):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(recipe_text(models))
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "merger", "run", str(recipe), str(out), "--shard-size", "4000000", "--workers", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "merger",
+        "run",
+        str(recipe),
+        str(out),
+        "--shard-size",
+        "4000000",
+        "--workers",
+        "1",
+    ]
     process = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, start_new_session=True)
     for _ in range(lines_before_kill):
         process.stdout.readline()
@@ -104,7 +115,9 @@ def test_resume_does_not_compute_finished_tensors_again(models, expected, tmp_pa
 
 def test_cancel_takes_effect_within_a_second_and_leaves_no_result(models, tmp_path):
     cancel = threading.Event()
-    events = merger.merge(merger.load_recipe(recipe_text(models)), tmp_path / "out", RunOptions(workers=1, cancel=cancel))
+    events = merger.merge(
+        merger.load_recipe(recipe_text(models)), tmp_path / "out", RunOptions(workers=1, cancel=cancel)
+    )
     with pytest.raises(Cancelled):
         for event in events:
             if isinstance(event, merger.TensorMerged):

@@ -126,7 +126,9 @@ def llama(tie: bool) -> dict:
 
 def test_a_tied_head_is_the_embedding_of_its_model(place, tmp_path):
     tied = place("tied", {"model.embed_tokens.weight": ones(2, 4, 3)}, llama(True))
-    untied = place("untied", {"model.embed_tokens.weight": ones(4, 4, 3), "lm_head.weight": ones(6, 4, 3)}, llama(False))
+    untied = place(
+        "untied", {"model.embed_tokens.weight": ones(4, 4, 3), "lm_head.weight": ones(6, 4, 3)}, llama(False)
+    )
     recipe = Recipe.build("linear", [(tied, {"weight": 1}), (untied, {"weight": 1})])
     assert merged(recipe)["lm_head.weight"].unique().tolist() == [4]
     list(merger.merge(recipe, tmp_path / "out"))
@@ -163,6 +165,22 @@ def test_models_of_another_architecture_get_one_sentence_not_hundreds(place):
     b = place("b", {f"layers.{i}.w": ones(1, 8, 2) for i in range(300)})
     text = messages(Recipe.build("linear", [(a, {"weight": 1}), (b, {"weight": 1})]), "error")
     assert len(text.splitlines()) <= 4 and "not fine-tunes of one model" in text
+
+
+@pytest.mark.parametrize("method", ["linear", "ties"])
+def test_models_without_common_names_are_refused(place, method):
+    a = place("a", {f"layers.{i}.w": ones(1, 4) for i in range(30)})
+    b = place("b", {f"blocks.{i}.v": ones(1, 4) for i in range(30)} | {"layers.0.w": ones(1, 4)})
+    base, models = (a, [b]) if method == "ties" else (None, [a, b])
+    text = messages(Recipe.build(method, [(model, {"weight": 1}) for model in models], base=base), "error")
+    assert "have only 1 tensor names in common: they are different architectures" in text
+
+
+def test_models_without_tensors_are_refused(place):
+    empty, full = place("empty", {}), place("full", {"w": ones(1, 4)})
+    assert "hold no tensors" in messages(Recipe.build("linear", [(empty, {"weight": 1})]), "error")
+    both = Recipe.build("linear", [(full, {"weight": 1}), (empty, {"weight": 1})])
+    assert "have only 0 tensor names in common" in messages(both, "error")
 
 
 def test_vocabularies_of_different_size_name_both_sizes_and_the_ways_out(place):

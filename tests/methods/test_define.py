@@ -228,7 +228,63 @@ def test_a_result_of_another_shape_is_refused_naming_method_and_tensor():
         run(define(forget, "forget"), [torch.ones(3)])
 
 
+@pytest.mark.parametrize(
+    "error", [IndexError("no such row"), SystemExit(3), GeneratorExit(), StopIteration(), OSError(5)]
+)
+def test_whatever_a_function_raises_is_told_with_method_tensor_and_line(error):
+    def stumble(tensors: list[Tensor]) -> Tensor:
+        raise error
+
+    with pytest.raises(MethodError) as caught:
+        run(define(stumble, "stumble"), [torch.ones(3)], name="head")
+    (problem,) = caught.value.problems
+    assert problem.where == "head"
+    assert problem.message.startswith("merge method 'stumble' failed in test_define.py, line ")
+    assert type(error).__name__ in problem.message
+
+
+def test_an_exception_that_cannot_be_shown_is_told_by_its_kind():
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    def stumble(tensors: list[Tensor]) -> Tensor:
+        raise Silent
+
+    with pytest.raises(MethodError, match=r": Silent\.$"):
+        run(define(stumble, "stumble"), [torch.ones(3)])
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (torch.ones(3) + 1j, "complex numbers"),
+        (torch.ones(3).to_sparse(), "a tensor without plain elements"),
+        (torch.ones(3, device="meta"), "a tensor without plain elements"),
+    ],
+)
+def test_a_result_that_cannot_be_written_is_refused(value, shown):
+    def strange(tensors: list[Tensor]) -> Tensor:
+        return value
+
+    with pytest.raises(MethodError, match=f"'strange' returned {shown}"):
+        run(define(strange, "strange"), [torch.ones(3)])
+
+
 # Refusals
+
+
+def test_helpers_that_are_none_are_refused_when_the_function_is_defined():
+    def first(tensors: list[Tensor]) -> Tensor:
+        return tensors[0]
+
+    with pytest.raises(MethodError, match=r"is 'columns'\. Known: elements, rows"):
+        define(first, "helped", split="columns")
+    for word in ("measure", "check", "copies"):
+        with pytest.raises(MethodError, match=f"'{word}' of merge method 'helped' must be a function, not 5"):
+            define(first, "helped", **{word: 5})
+    with pytest.raises(MethodError, match="'split' of merge method 'helped' is 'columns'"):
+        run(define(first, "helped", split=lambda context: "columns"), [torch.ones(3)])
 
 
 def test_what_is_not_understood_is_refused_by_name():

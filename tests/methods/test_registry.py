@@ -133,7 +133,11 @@ def test_a_plugin_registers_functions_and_classes(tmp_path):
         ("x = 1", "no merge method is defined"),
         ("1 / 0", "the file cannot be run: ZeroDivisionError"),
         ("def broken(:", "the file cannot be run: SyntaxError"),
-        (PLUGIN.format(name="ties"), "'ties' exists already"),
+        ("import sys; sys.exit(0)", "the file cannot be run: SystemExit: 0"),
+        (CLASS_PLUGIN + "    def __init__(self, x): ...\n", "the merge method .* failed in registry.py.*TypeError"),
+        (CLASS_PLUGIN + "    def parameters(self): return ['weight']\n", "must be a list of ConfigParameterDef"),
+        (CLASS_PLUGIN + "    def parameters(self): return 1 / 0\n", "failed in bad.py, line .*ZeroDivisionError"),
+        (PLUGIN.format(name="ties"), r"bad\.py: a merge method named 'ties' exists already"),
         (PLUGIN.format(name="plugin_half") + PLUGIN.format(name="linear"), "'linear' exists already"),
     ],
 )
