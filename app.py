@@ -93,7 +93,7 @@ def launch(page: gr.Blocks, store: JobStore, host: str, port: int) -> None:
     Raises:
         OSError: the port is taken.
     """
-    page.queue(max_size=64).launch(
+    page.launch(
         server_name=host,
         server_port=port,
         prevent_thread_lock=True,

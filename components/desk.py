@@ -16,7 +16,7 @@ STORAGE_SECRET = "mixdesk"
 """Keeps the browser's storage readable after a restart.  It is no secret: the page's config shows it."""
 
 QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-"""For handlers that answer at once and belong to the page alone."""
+"""For all handlers: they belong to the page alone, and a reload may break off a request without a trace."""
 
 
 @dataclass(frozen=True)

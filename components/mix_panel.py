@@ -196,20 +196,13 @@ def wire(panel: MixPanel, mixer: Mixer, desk: Desk) -> None:
 
 
 def redrawing(panel: MixPanel, mixer: Mixer, memory: Memory) -> Callable[[Dependency], Dependency]:
-    """Adds the drawing of the figures after an event; reading samples may take a while, so it is queued."""
+    """Adds the drawing of the figures after an event: cards and controls answer before samples are read."""
 
     def draw(written: Any) -> tuple[Any, Any]:
         return mixer.draw(Draft.from_json(written) or Draft())
 
     def after(event: Dependency) -> Dependency:
-        return event.then(
-            draw,
-            [memory.draft],
-            [panel.board, memory.saved],
-            show_progress="hidden",
-            api_visibility="private",
-            concurrency_limit=None,
-        )
+        return event.then(draw, [memory.draft], [panel.board, memory.saved], **QUIET)
 
     return after
 

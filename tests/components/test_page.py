@@ -55,3 +55,7 @@ def test_the_port_comes_from_the_command_line_or_the_environment(monkeypatch, en
         monkeypatch.setenv(name, value)
     arguments = app.arguments(given)
     assert (arguments.port, arguments.host) == (expected, "127.0.0.1")
+
+
+def test_no_event_goes_through_the_queue(page):
+    assert [event for event in page.config["dependencies"] if event["backend_fn"] and event["queue"] is not False] == []
