@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = arguments(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # lets the store end its merges
     try:
-        store = JobStore(given.data)
+        store = JobStore(given.data, policy=access.policy())
     except MergerError as error:
         sys.exit(text.CANNOT_START.format(reason=error))
     what_if = WhatIf({facts.name: facts for facts in merger.describe_methods()})

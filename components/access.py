@@ -12,6 +12,9 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from components.demo import FOLDER
+from merger import Policy
+
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -66,6 +69,11 @@ def public_hosts() -> list[str]:
     """More names of this server: ``MIXDESK_HOSTS`` (separated by commas), and a Space's."""
     named = [*os.environ.get("MIXDESK_HOSTS", "").split(","), os.environ.get("SPACE_HOST", "")]
     return [host.strip() for host in named if host.strip()]
+
+
+def policy() -> Policy:
+    """What may be merged here: anything on one's own machine, the demo's models on a public page."""
+    return Policy.hosted([FOLDER]) if is_hosted() else Policy.default()
 
 
 def is_hosted() -> bool:

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 
 import merger
-from components import demo
+from components import access, demo
 from components.draft import Draft, portable_path
 from components.numbers import Floats, Skills
 from merger import Recipe
@@ -58,13 +58,11 @@ class DemoSkills:
         """Accuracy by view of a merge; None when its layers are put together anew."""
         if recipe.slices:
             return None
-        return _row(demo.accuracy(merger.merge_in_memory(recipe)))
+        return _row(demo.accuracy(merger.merge_in_memory(recipe, policy=access.policy())))
 
     def of_folder(self, folder: str | os.PathLike[str]) -> Floats:
         """Accuracy by view of a model of the family on disk."""
-        from safetensors.torch import load_file
-
-        return _row(demo.accuracy(load_file(os.path.join(folder, "model.safetensors"))))
+        return _row(demo.accuracy(merger.merge_in_memory(Recipe.build("passthrough", [os.fspath(folder)]))))
 
     def search(self) -> None:
         """Find the best lambda of plain task arithmetic; a second call returns at once."""

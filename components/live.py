@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import merger
-from components import limits
+from components import access
 from components.demo_skills import DemoSkills
 from components.draft import Draft
 from components.numbers import Numbers, Shape
@@ -76,7 +76,7 @@ class WhatIf:
         """
         pinned = draft.pinned
         recipe = draft.to_recipe(self.methods[draft.method]) if pinned is None else recipe_of(pinned)
-        limits.check(map(str, recipe.all_models()))
+        access.policy().require(recipe.all_models())
         return recipe
 
     def samples(self, draft: Draft) -> Samples:
@@ -120,7 +120,7 @@ class WhatIf:
 
     def _take(self, draft: Draft, key: str) -> Samples:
         recipe = self.recipe(draft)
-        full = merger.take_sample(recipe, elements_per_tensor=_full_elements(draft))
+        full = merger.take_sample(recipe, elements_per_tensor=_full_elements(draft), policy=access.policy())
         names = [draft.names[place] for place in draft.compared]
         roles = [part.role for part in full.parts]
         shape = Shape.of(full.evaluate_arrays(recipe), names, roles, self.skills.known(draft))
@@ -139,5 +139,5 @@ def _file_state(path: Path) -> list[tuple[str, int, int]]:
 
 
 def _full_elements(draft: Draft) -> int:
-    tensors = sum(facts.tensors for facts in merger.inspect(*draft.models).models)
+    tensors = sum(facts.tensors for facts in merger.inspect(*draft.models, policy=access.policy()).models)
     return max(LIVE_ELEMENTS, min(FULL_ELEMENTS, FULL_BYTES // 4 // max(tensors, 1)))

@@ -10,7 +10,7 @@ import gradio as gr
 import numpy as np
 
 import merger
-from components import job_card, problems, text
+from components import access, job_card, problems, text
 from components.desk import QUIET, Desk, Memory
 from components.draft import Draft
 from components.live import WhatIf
@@ -120,7 +120,7 @@ class Merges:
         if not draft.models:
             return f"<p class='empty'>{text.NO_MODELS}</p>"
         try:
-            plan = merger.make_plan(self.what_if.recipe(draft), out=self.store.data_dir)
+            plan = merger.make_plan(self.what_if.recipe(draft), out=self.store.data_dir, policy=access.policy())
         except Exception as error:
             return problems.alert(problems.explain(error, text.CANNOT_MERGE))
         try:
@@ -141,7 +141,7 @@ class Merges:
             raise UserError("There is nothing to merge yet.", hint="Choose models in step 1.")
         owner = owner or new_owner()
         recipe = self.what_if.recipe(draft)
-        plan = merger.make_plan(recipe, out=self.store.data_dir)
+        plan = merger.make_plan(recipe, out=self.store.data_dir, policy=access.policy())
         try:
             plan.require()
         finally:

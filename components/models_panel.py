@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import gradio as gr
 
 import merger
-from components import limits, problems, shell, text
+from components import access, problems, shell, text
 from components.desk import Desk
 from components.draft import Draft, portable_path
 from merger import MergerError, ModelReference, UserError
@@ -127,8 +127,7 @@ def inspected(draft: Draft) -> Report:
     Raises:
         UserError: a model is missing, damaged, or may not be opened here.
     """
-    limits.check(draft.models)
-    return merger.inspect(*draft.models)
+    return merger.inspect(*draft.models, policy=access.policy())
 
 
 def cards(draft: Draft, report: Report | None) -> str:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from merger.methods.define import merge_method as merge_method
     from merger.plan import OutputTensor as OutputTensor
     from merger.plan import Plan as Plan
+    from merger.policy import Policy as Policy
     from merger.recipe import ModelEntry as ModelEntry
     from merger.recipe import Recipe as Recipe
     from merger.recipe import RunOptions as RunOptions
@@ -77,6 +78,7 @@ _HOME = {
     "merger.methods.base": "MergeMethod MethodFacts",
     "merger.methods.define": "Between merge_method",
     "merger.plan": "OutputTensor Plan",
+    "merger.policy": "Policy",
     "merger.recipe": "ModelEntry Recipe RunOptions Slice",
     "merger.report": "Report",
     "merger.statistics.sampling": "Sample",

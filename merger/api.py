@@ -11,6 +11,7 @@ from merger.checkpoints.base import Checkpoint
 from merger.checkpoints.source import open_checkpoint
 from merger.errors import CheckpointError, Problem
 from merger.events import Event
+from merger.policy import Policy
 from merger.recipe import Recipe, RunOptions, Vocabulary
 from merger.types import ModelReference
 
@@ -32,27 +33,34 @@ def reference_of(model: Named) -> ModelReference:
     return model if isinstance(model, ModelReference) else ModelReference.parse(os.fspath(model))
 
 
-def inspect(*models: Named) -> Report:
+def inspect(*models: Named, policy: Policy | None = None) -> Report:
     """Compare models from their headers and configs; reads no weights and needs no torch.
+
+    Args:
+        models: paths or references.
+        policy: what may be opened here; everything when left out.
 
     Raises:
         CheckpointError: a model is missing or damaged; all such problems together.
+        UserError: the policy forbids a model.
     """
     from merger.report import build_report
 
-    checkpoints = open_all([reference_of(model) for model in models])
+    checkpoints = open_all([reference_of(model) for model in models], policy)
     try:
         return build_report(list(checkpoints.values()))
     finally:
         close_all(checkpoints)
 
 
-def open_all(references: list[ModelReference]) -> dict[ModelReference, Checkpoint]:
+def open_all(references: list[ModelReference], policy: Policy | None = None) -> dict[ModelReference, Checkpoint]:
     """Open every model once.
 
     Raises:
         CheckpointError: with the problems of all models that cannot be opened.
+        UserError: the policy forbids a model.
     """
+    (policy or Policy()).require(list(dict.fromkeys(references)))
     opened: dict[ModelReference, Checkpoint] = {}
     problems: list[Problem] = []
     for reference in dict.fromkeys(references):
@@ -116,6 +124,7 @@ def make_plan(
     options: RunOptions | None = None,
     out: str | os.PathLike[str] | None = None,
     checkpoints: Mapping[ModelReference, Checkpoint] | None = None,
+    policy: Policy | None = None,
 ) -> Plan:
     """Resolve a recipe from headers alone.  Close the plan when done with it.
 
@@ -126,20 +135,27 @@ def make_plan(
         options: how it will run, for the memory estimate.
         out: where the result will stand, for the disk check.
         checkpoints: already opened models by reference; others are opened here.
+        policy: what may be merged here; everything when left out.
 
     Raises:
         RecipeError: the recipe itself is wrong.
         CheckpointError: models are missing or damaged.
+        UserError: the policy forbids a model.
     """
     from merger.methods import registry
     from merger.plan import make_plan as plan_from
 
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    method = registry.get(recipe.merge_method)
     given = dict(checkpoints or {})
-    opened = open_all([reference for reference in recipe.all_models() if reference not in given])
+    opened = open_all([reference for reference in recipe.all_models() if reference not in given], policy)
     ordered = {reference: given.get(reference) or opened[reference] for reference in recipe.all_models()}
     place = None if out is None else Path(out)
-    return plan_from(recipe, registry.get(recipe.merge_method), ordered, options or RunOptions(), place)
+    try:
+        return plan_from(recipe, method, ordered, options or RunOptions(), place, policy or Policy())
+    except BaseException:
+        close_all(opened)
+        raise
 
 
 def merge(
@@ -147,6 +163,7 @@ def merge(
     out: str | os.PathLike[str],
     options: RunOptions | None = None,
     checkpoints: Mapping[ModelReference, Checkpoint] | None = None,
+    policy: Policy | None = None,
 ) -> Generator[Event, None, None]:
     """Merge a recipe into a folder, telling what happens.  Closing the iterator cancels.
 
@@ -155,6 +172,7 @@ def merge(
         out: the output folder; must be empty or absent, unless ``options.overwrite``.
         options: how to run; never changes values.
         checkpoints: already opened models by reference.
+        policy: what may be merged here; everything when left out.
 
     Yields:
         `Planned`, then `Working`, `TensorMerged` and `ShardWritten`, then `Verified` and `Merged`.
@@ -167,7 +185,7 @@ def merge(
     from merger.merging import run_plan
 
     options = options or RunOptions()
-    plan = make_plan(recipe, options, out, checkpoints)
+    plan = make_plan(recipe, options, out, checkpoints, policy)
     try:
         yield from run_plan(plan, Path(out), options)
     finally:
@@ -177,19 +195,21 @@ def merge(
 def merge_in_memory(
     recipe: Recipe,
     checkpoints: Mapping[ModelReference, Checkpoint] | None = None,
+    policy: Policy | None = None,
 ) -> dict[str, Tensor]:
     """Merge small models without writing anything.
 
     Args:
         recipe: what to merge.
         checkpoints: already opened models by reference; others are opened here.
+        policy: what may be merged here; everything when left out.
 
     Returns:
         The output tensors by name, in the dtypes that a merge would write.
     """
     from merger.merging import run_in_memory
 
-    plan = make_plan(recipe, checkpoints=checkpoints)
+    plan = make_plan(recipe, checkpoints=checkpoints, policy=policy)
     try:
         return run_in_memory(plan)
     finally:
@@ -219,17 +239,20 @@ def preview(recipe: Recipe | str | os.PathLike[str], *, sample: float | None = N
         plan.close()
 
 
-def take_sample(recipe: Recipe, *, elements_per_tensor: int = 2048, seed: int = 0) -> Sample:
+def take_sample(
+    recipe: Recipe, *, elements_per_tensor: int = 2048, seed: int = 0, policy: Policy | None = None
+) -> Sample:
     """Read a small part of every input tensor once, to evaluate many settings of a recipe on it.
 
     Args:
         recipe: names the models; its method and parameters may change later.
         elements_per_tensor: about how many elements to hold per tensor and model.
         seed: chooses the rows.
+        policy: what may be read here; everything when left out.
     """
     from merger.statistics.sampling import take_sample as sample_plan
 
-    plan = make_plan(recipe)
+    plan = make_plan(recipe, policy=policy)
     try:
         plan.require()
         return sample_plan(plan, elements_per_tensor=elements_per_tensor, seed=seed)

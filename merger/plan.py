@@ -15,6 +15,7 @@ from merger.graph import BlockMerge
 from merger.matching import Match, match_tensors, stranger_problems
 from merger.methods.base import MergeMethod
 from merger.outputs import OutputTensor
+from merger.policy import Policy
 from merger.recipe import ModelEntry, Recipe, RunOptions
 from merger.rules import TensorPlanner
 from merger.tokenizer import same_tokenizer
@@ -87,6 +88,7 @@ def make_plan(
     checkpoints: Mapping[ModelReference, Checkpoint],
     options: RunOptions,
     out: Path | None = None,
+    policy: Policy | None = None,
 ) -> Plan:
     """Resolve a recipe against opened models; finds problems, never raises for them.
 
@@ -96,6 +98,7 @@ def make_plan(
         checkpoints: every model of the recipe, opened.
         options: how to run, for the memory estimate.
         out: where the result will stand, for the disk check.
+        policy: limits of this installation.
     """
     problems = [*recipe.problems, *recipe_problems(recipe, method), *vocabulary_problems(recipe, checkpoints)]
     plan = Plan(recipe, method, checkpoints)
@@ -108,6 +111,7 @@ def make_plan(
         problems += planner.problems()
         plan = replace(plan, outputs=outputs, memory=memory_bound(outputs, options))
     problems += _disk_problems(plan.bytes_out, out) if out else []
+    problems += policy.size_problems(len(plan.outputs), plan.bytes_out) if policy else []
     return replace(plan, problems=tuple(dict.fromkeys(problems)))
 
 

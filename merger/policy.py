@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from merger.errors import Problem
+from merger.errors import Problem, UserError
 from merger.types import ModelReference
 
 GB = 1_000_000_000
@@ -68,7 +68,10 @@ class Policy:
     def model_problems(self, models: Sequence[ModelReference]) -> list[Problem]:
         """What stands against a recipe with these models."""
         problems = [
-            Problem(f"'{model}' is a place on this machine, which is not open here.", hint="Name a model of the Hub.")
+            Problem(
+                f"'{model}' is a place on this machine, which is not open here.",
+                hint="Run Mixdesk on your own machine to merge folders of yours.",
+            )
             for model in models
             if not self.allows(model)
         ]
@@ -76,6 +79,28 @@ class Policy:
             message = f"The recipe names {len(models)} models; here at most {self.max_models} are merged at once."
             problems.append(Problem(message, hint="Leave some out, or run it on your own machine."))
         return problems
+
+    def size_problems(self, tensors: int, output_bytes: int) -> list[Problem]:
+        """What stands against a result of this size."""
+        hint = "Merge it on your own machine."
+        problems = []
+        if self.max_tensors is not None and tensors > self.max_tensors:
+            message = f"The result has {tensors:,} tensors; here at most {self.max_tensors:,} are merged."
+            problems.append(Problem(message, hint=hint))
+        if self.max_output_bytes is not None and output_bytes > self.max_output_bytes:
+            size, limit = f"{output_bytes / GB:.1f} GB", f"{self.max_output_bytes / GB:.0f} GB"
+            problems.append(Problem(f"The result has {size}; here at most {limit} are written.", hint=hint))
+        return problems
+
+    def require(self, models: Sequence[ModelReference]) -> None:
+        """Insist that models may be opened here.
+
+        Raises:
+            UserError: with everything that stands against it.
+        """
+        problems = self.model_problems(models)
+        if problems:
+            raise UserError(problems)
 
     def _is_inside_roots(self, path: str) -> bool:
         real = Path(os.path.realpath(os.path.expanduser(path)))

@@ -117,7 +117,6 @@ def save_model(folder: Path, weights: Weights) -> None:
     file.chmod(0o644)
     config = {
         "architectures": ["DigitsMLP"],
-        "model_type": "digits-mlp",
         **({} if folder == BASE else {"_name_or_path": "../base"}),
         "dtype": "float16",
         "hidden_act": "gelu",

@@ -22,6 +22,7 @@ from merger.jobs.records import ACTIVE, RESUMABLE, Job, JobNotFound, Progress, c
 from merger.jobs.runs import ENGINE_COMMAND
 from merger.jobs.supervisor import Supervisor
 from merger.jobs.upkeep import Housekeeper, recover
+from merger.policy import Policy
 from merger.recipe import Recipe, RunOptions
 
 _MAX_RECIPE_BYTES = 256 * 1024
@@ -43,6 +44,7 @@ class JobStore:
             survives either.
         keep_hours: how long an ended job keeps its files; None keeps them until deleted.
         max_unfinished: jobs that may wait and run at the same time.
+        policy: what may be merged; everything when left out.
 
     Raises:
         OutputError: the folder cannot be used, or another process uses it.
@@ -58,20 +60,20 @@ class JobStore:
         grace: float = 0.8,
         keep_hours: float | None = None,
         max_unfinished: int = 32,
+        policy: Policy | None = None,
     ) -> None:
         self.data_dir = Path(data_dir).expanduser().resolve()
         self._keep_seconds = None if keep_hours is None else keep_hours * 3600
         self._max_unfinished = max_unfinished
         self._signer = DownloadSigner()
+        launcher = Launcher(tuple(command), small_bytes, grace, policy or Policy())
         prepare_data_dir(self.data_dir)
         with contextlib.ExitStack() as stack:
             stack.callback(hold(self.data_dir).close)
             self._table = JobTable(self.data_dir / DATABASE)
             stack.callback(self._table.close)
             recover(self._table, self.data_dir)
-            self._supervisor = Supervisor(
-                self._table, self._folder, Launcher(tuple(command), small_bytes, grace), concurrency
-            )
+            self._supervisor = Supervisor(self._table, self._folder, launcher, concurrency)
             stack.callback(self._supervisor.shutdown, grace + 3)
             if self._keep_seconds is not None:
                 stack.callback(Housekeeper(self._table, self.data_dir, self._keep_seconds).close)

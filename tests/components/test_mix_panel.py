@@ -113,9 +113,9 @@ def test_on_a_public_page_only_the_demo_can_be_opened(mixer, tiny_family, monkey
     monkeypatch.setenv("SPACE_ID", "someone/mixdesk")
     assert "figures" in moved(mixer, at_lambda(0.5))
     foreign = Draft((str(tiny_family.base), str(tiny_family.experts[0])), base=0)
-    with pytest.raises(UserError, match="not open to visitors"):
+    with pytest.raises(UserError, match="not open here"):
         mixer.what_if.recipe(foreign)
-    with pytest.raises(UserError, match="not open to visitors"):
+    with pytest.raises(UserError, match="not open here"):
         mixer.what_if.recipe(
             dataclasses.replace(family(), pinned=foreign.to_recipe(mixer.what_if.methods["ties"]).to_yaml())
         )

@@ -85,7 +85,7 @@ def test_a_hostile_folder_name_stays_text(tmp_path):
 
 def test_on_a_public_page_folders_of_the_machine_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("SPACE_ID", "someone/mixdesk")
-    with pytest.raises(UserError, match="not open to visitors"):
+    with pytest.raises(UserError, match="not open here"):
         models_panel.add_model(Draft(), str(tmp_path))
-    assert "not open to visitors" in models_panel.shown(Draft((str(tmp_path),)))[1]
+    assert "not open here" in models_panel.shown(Draft((str(tmp_path),)))[1]
     assert text.FITS in models_panel.shown(family())[1]

@@ -34,6 +34,7 @@ PUBLIC_NAMES = {
     "Preview",
     "Recipe",
     "Report",
+    "Policy",
     "RunOptions",
     "Sample",
     "Slice",

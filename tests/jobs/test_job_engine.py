@@ -9,7 +9,7 @@ import zlib
 
 import pytest
 
-from merger import JobStore, new_owner
+from merger import JobStore, Policy, new_owner
 
 MEBIBYTE = 1 << 20
 
@@ -122,3 +122,13 @@ def test_a_real_merge_is_cancelled_within_a_second_and_resumed(open_store, owner
     assert done.error is None
     assert done.plan["bytes_done"] > 0
     assert dict(store.files(job.id))["model.safetensors"] > 256 * MEBIBYTE
+
+
+@pytest.mark.parametrize("small", [0, 200_000_000])
+def test_a_store_with_a_policy_refuses_models_outside_of_it(open_store, owner, tiny_family, until, small):
+    """The limit lies in the engine, so no way of submitting a recipe goes around it."""
+    store = open_store(small_bytes=small, policy=Policy.hosted([tiny_family.base]))
+    recipe = f"merge_method: linear\nmodels:\n  - model: {tiny_family.experts[0]}\n    parameters: {{weight: 1}}\n"
+    job = until(store, store.submit(recipe, owner).id, "failed", "verified")
+    assert job.state == "failed"
+    assert "which is not open here" in job.error

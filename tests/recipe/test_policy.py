@@ -2,8 +2,8 @@
 
 import pytest
 
-from merger.policy import Policy
-from merger.types import ModelReference
+import merger
+from merger import ModelReference, Policy, Recipe
 
 
 def allows(policy: Policy, text: str) -> bool:
@@ -47,3 +47,27 @@ def test_a_public_page_opens_no_pickles_and_no_plugins_and_has_limits() -> None:
     policy = Policy.hosted()
     assert not (policy.pickle or policy.plugins or policy.local_paths)
     assert None not in (policy.max_models, policy.max_output_bytes, policy.max_scratch_bytes, policy.max_tensors)
+
+
+def test_every_door_of_the_engine_asks_the_policy(tiny_family, tmp_path) -> None:
+    policy = Policy.hosted([tiny_family.base])
+    outside = Recipe.build("linear", [(str(tiny_family.experts[0]), {"weight": 1})])
+    doors = {
+        "inspect": lambda: merger.inspect(tiny_family.experts[0], policy=policy),
+        "plan": lambda: merger.make_plan(outside, policy=policy),
+        "merge": lambda: list(merger.merge(outside, tmp_path / "out", policy=policy)),
+        "merge_in_memory": lambda: merger.merge_in_memory(outside, policy=policy),
+        "sample": lambda: merger.take_sample(outside, policy=policy),
+    }
+    for door in doors.values():
+        with pytest.raises(merger.UserError, match="not open here"):
+            door()
+    assert merger.inspect(tiny_family.base, policy=policy).models
+    assert not (tmp_path / "out").exists()
+
+
+def test_results_that_are_too_large_are_refused_in_the_plan(tiny_family) -> None:
+    recipe = Recipe.build("linear", [(str(tiny_family.base), {"weight": 1})])
+    small = Policy(max_output_bytes=1000, max_tensors=3)
+    messages = [problem.message for problem in merger.make_plan(recipe, policy=small).errors]
+    assert len(messages) == 2 and "tensors" in messages[0] and "GB" in messages[1]
