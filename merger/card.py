@@ -14,7 +14,8 @@ from typing import Any
 import yaml
 
 from merger.checkpoints.base import Checkpoint
-from merger.portable import hub_id, portable_names, portable_recipe, printable
+from merger.errors import printable
+from merger.portable import hub_id, portable_names, portable_recipe
 from merger.recipe import Recipe, has_filters
 from merger.types import ModelReference
 

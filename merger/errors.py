@@ -107,6 +107,11 @@ def words_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
+def printable(text: str) -> str:
+    """The text on one line: control characters and broken Unicode escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
 def origin_of(error: BaseException) -> str:
     """File and line where an exception was raised."""
     last = traceback.extract_tb(error.__traceback__)[-1]

@@ -15,6 +15,10 @@ from merger.types import ModelReference, TensorSpec
 
 FINAL_WORDS = ("lm_head", "head", "norm", "ln_f", "pooler", "classifier", "score", "embed_out", "output", "predictions")
 
+KEEP_VOCABULARY = (
+    "Say in the recipe whose tokens to keep: tokenizer: {source: base}, {source: union} or {source: <model>}."
+)
+SAME_FAMILY = "Choose models that were fine-tuned from one base."
 
 Entries = list[tuple[ModelEntry, ModelReference, int | None]]
 """Recipe lines with a reference that is unique among them and the position for the noise."""
@@ -35,6 +39,11 @@ class Source:
     model: ModelReference
     position: int | None
     spec: TensorSpec | None
+
+    @property
+    def owner(self) -> ModelReference:
+        """The model as the recipe names it, which may stand there several times."""
+        return self.entry.model if self.entry else self.model
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,7 @@ class ModelIndex:
 
 def match_tensors(recipe: Recipe, checkpoints: Mapping[ModelReference, Checkpoint]) -> list[Match]:
     """Every output tensor of a recipe, in the order in which it will be written."""
-    primary = checkpoints[recipe.base_model or recipe.all_models()[0]]
+    primary = checkpoints[recipe.primary]
     indexes = {reference: ModelIndex(checkpoint, primary) for reference, checkpoint in checkpoints.items()}
     if recipe.slices:
         return list(_match_slices(recipe, indexes))
@@ -166,7 +175,7 @@ def stranger_problems(
     common: Counter[ModelReference] = Counter()
     for match in matches:
         sources = (match.base, *match.sources)
-        owners = {source.entry.model if source.entry else source.model for source in sources if source and source.spec}
+        owners = {source.owner for source in sources if source and source.spec}
         held.update(owners)
         common.update(owners if first in owners else ())
     for other in others:
@@ -175,7 +184,7 @@ def stranger_problems(
                 f"{other} and {first} have only {common[other]} tensor names in common: "
                 "they are different architectures.",
                 "models",
-                "Choose models that were fine-tuned from one base.",
+                SAME_FAMILY,
             )
 
 

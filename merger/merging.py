@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import Counter
@@ -19,9 +18,10 @@ from merger.executors import make_executor
 from merger.graph import Task
 from merger.plan import OutputTensor, Plan
 from merger.portable import portable_recipe
+from merger.reading import Runtime, as_tensor
 from merger.recipe import RunOptions
 from merger.sidefiles import side_files
-from merger.tasks import Runtime, WriteTensor, as_tensor, execute, expand
+from merger.tasks import WriteTensor, execute, expand
 from merger.types import TensorSpec, WeightInfo
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class _Run:
         roots = {self._root(output): output.weight for output in self.plan.outputs}
         left = Counter(spec.shard for spec in self.specs.values())
         done = 0
-        with make_executor(worker_count(self.options)) as executor:
+        with make_executor(self.options.worker_count) as executor:
             for step in executor.run(
                 list(roots),
                 expand=lambda task: expand(task, runtime),
@@ -211,13 +211,6 @@ class _Run:
                 ]
             )
         yield Verified(len(self.layouts), len(self.plan.outputs), self.plan.bytes_out, non_finite)
-
-
-def worker_count(options: RunOptions) -> int:
-    """Worker threads of a run: what was asked for, else one per core."""
-    if options.workers is not None:
-        return options.workers
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def compute_device(wanted: str) -> str:

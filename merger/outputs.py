@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 from merger.errors import Problem
 from merger.graph import Task
+from merger.methods.base import Parameters
 from merger.types import DTYPES, ImmutableMap, ModelReference, TensorSpec, WeightInfo
 
 SUMMARY_FROM = 4
 """From this many tensors on, one kind of finding becomes one sentence."""
 
 Level = Literal["error", "warning", "note"]
-Parameters = ImmutableMap[str, Any]
 NO_PARAMETERS: Parameters = ImmutableMap()
 
 

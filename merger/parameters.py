@@ -8,8 +8,8 @@ from typing import Any
 
 from merger.errors import RecipeError
 from merger.matching import Match, Source
-from merger.methods.base import MergeMethod
-from merger.outputs import Findings, Parameters
+from merger.methods.base import MergeMethod, Parameters
+from merger.outputs import Findings
 from merger.recipe import Recipe, Setting
 from merger.settings import MISSING, value_of
 from merger.types import ConfigParameterDef, ImmutableMap, ModelReference

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,12 +9,16 @@ from math import prod
 from pathlib import Path
 
 from merger.checkpoints.base import Checkpoint
+from merger.checkpoints.target import partial_folder, resolved
 from merger.errors import PlanError, Problem
+from merger.executors.base import AHEAD
 from merger.graph import BlockMerge
 from merger.matching import Match, match_tensors, stranger_problems
 from merger.methods.base import MergeMethod
+from merger.ops.convert import working_dtype
 from merger.outputs import OutputTensor
 from merger.policy import Policy
+from merger.reading import row_length
 from merger.recipe import ModelEntry, Recipe, RunOptions
 from merger.rules import TensorPlanner
 from merger.tokenizer import same_tokenizer
@@ -61,11 +64,6 @@ class Plan:
     def bytes_out(self) -> int:
         """Bytes of all output tensors; also the free disk that the merge needs."""
         return sum(output.nbytes for output in self.outputs)
-
-    @property
-    def primary(self) -> Checkpoint:
-        """The model that gives config and tokenizer: the base, else the first model."""
-        return self.checkpoints[self.recipe.base_model or self.recipe.all_models()[0]]
 
     def require(self) -> None:
         """Insist that nothing stops the merge.
@@ -134,7 +132,7 @@ def vocabulary_problems(recipe: Recipe, checkpoints: Mapping[ModelReference, Che
             "tokenizer",
             "Leave out 'tokens' and 'pad_to_multiple_of'.",
         )
-    given = recipe.base_model or recipe.all_models()[0]
+    given = recipe.primary
     if source not in (None, "base", given):
         first, *others = [checkpoint.files for checkpoint in checkpoints.values()]
         if not all(same_tokenizer(first, other) for other in others):
@@ -192,14 +190,17 @@ def _wanted(method: MergeMethod) -> str:
 
 def memory_bound(outputs: Sequence[OutputTensor], options: RunOptions) -> int:
     """Bytes of blocks, counters and whole tensors that can be alive at once."""
-    return max((_working_set(output) for output in outputs), default=0) * max(options.workers or os.cpu_count() or 1, 1)
+    return max((_working_set(output) for output in outputs), default=0) * options.worker_count
 
 
 def _working_set(output: OutputTensor) -> int:
-    models = len(output.sources)
-    whole = not isinstance(output.task, BlockMerge) or output.task.method.split(output.task.context()) == "tensor"
-    elements = prod(output.shape) if whole and output.action == "merge" else min(prod(output.shape), BLOCK_ELEMENTS)
-    return (models + 4) * elements * 4 + models * COUNTER_BYTES
+    """Bytes that one worker needs for a tensor."""
+    models, task, total = len(output.sources), output.task, prod(output.shape)
+    itemsize = working_dtype(spec.dtype for _, spec in output.sources if spec.is_float).itemsize
+    if output.action == "merge" and not isinstance(task, BlockMerge):
+        return (models * AHEAD + 4) * total * itemsize  # the next tasks' inputs are loaded meanwhile
+    row = row_length(task.method.split(task.context()), output.shape) if isinstance(task, BlockMerge) else 1
+    return (models + 4) * min(total, max(row, BLOCK_ELEMENTS)) * itemsize + models * COUNTER_BYTES
 
 
 def _size_text(size: int) -> str:
@@ -207,10 +208,11 @@ def _size_text(size: int) -> str:
 
 
 def _disk_problems(needed: int, out: Path) -> list[Problem]:
-    place = out.absolute()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
+    target = resolved(out)
+    place = next(folder for folder in (target, *target.parents) if folder.exists())
+    unfinished = partial_folder(target).glob("*.safetensors") if target.name else ()
+    # What an interrupted merge holds already is used again, or deleted first.
+    free = shutil.disk_usage(place).free + sum(file.stat().st_size for file in unfinished)
     if needed <= free:
         return []
     return [

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from merger.checkpoints.base import Checkpoint
+from merger.errors import printable
 from merger.recipe import Recipe, TokenizerRule
 from merger.types import ImmutableMap, ModelReference
 
@@ -109,8 +110,3 @@ def portable_recipe(recipe: Recipe, checkpoints: Mapping[ModelReference, Checkpo
     digests = {str(names[reference]): checkpoint.digest for reference, checkpoint in checkpoints.items()}
     lines += [f"#   {printable(name)}  {digest}" for name, digest in sorted(digests.items())]
     return "\n".join(lines) + "\n" + body
-
-
-def printable(text: str) -> str:
-    """The text on one line: control characters and broken Unicode escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

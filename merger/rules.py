@@ -8,20 +8,17 @@ from math import prod
 from typing import Any
 
 from merger.architecture import Architecture
-from merger.checkpoints.base import Checkpoint
+from merger.checkpoints.base import COMPARED_BYTES, Checkpoint
 from merger.errors import MethodError, Problem, foreign_code
 from merger.graph import MergeTensorInput, Task
-from merger.matching import Match, Source
+from merger.matching import KEEP_VOCABULARY, Match, Source
 from merger.methods import registry
 from merger.methods.base import MergeMethod
 from merger.outputs import SUMMARY_FROM, Findings, Level, OutputTensor
 from merger.parameters import Resolved, resolve_parameters
+from merger.reading import LoadTensor
 from merger.recipe import Recipe
-from merger.tasks import LoadTensor
 from merger.types import DTYPE_BY_NAME, ModelReference, TensorContext, TensorSpec, WeightInfo
-
-COMPARED_BYTES = 1 << 20
-"""Integer tensors up to this size are read and compared while planning."""
 
 
 class TensorPlanner:
@@ -46,7 +43,7 @@ class TensorPlanner:
         self.findings = Findings()
         self.shape_conflicts: Counter[tuple[ModelReference, ModelReference]] = Counter()
         self._checked: set[Any] = set()
-        primary = checkpoints[recipe.base_model or recipe.all_models()[0]]
+        primary = checkpoints[recipe.primary]
         self._architecture = Architecture.of(frozenset(primary.tensors))
 
     def plan(self, match: Match) -> OutputTensor | None:
@@ -95,7 +92,7 @@ class TensorPlanner:
                 "error",
                 name,
                 f"{other.model} has {theirs[0]} vocabulary rows, {first.model} has {mine[0]}",
-                "Say whose vocabulary to keep: tokenizer: {source: base}, {source: union} or {source: <model>}.",
+                KEEP_VOCABULARY,
             )
             return
         count = self.shape_conflicts[first.model, other.model]
@@ -133,10 +130,8 @@ class TensorPlanner:
     def _equal_bytes(self, first: Source, other: Source) -> bool:
         return _spec(first).dtype == _spec(other).dtype and self._bytes(first) == self._bytes(other)
 
-    def _bytes(self, source: Source) -> bytes:
-        buffer = bytearray(_spec(source).nbytes)
-        self._checkpoint(source).read_into(_spec(source), 0, memoryview(buffer))
-        return bytes(buffer)
+    def _bytes(self, source: Source) -> bytearray:
+        return self.checkpoints[source.owner].read(_spec(source))
 
     def _copy(self, match: Match, source: Source) -> OutputTensor:
         spec = _spec(source)
@@ -270,11 +265,8 @@ class TensorPlanner:
 
     # Small things
 
-    def _checkpoint(self, source: Source) -> Checkpoint:
-        return self.checkpoints[source.entry.model if source.entry else source.model]
-
     def _load(self, source: Source) -> LoadTensor:
-        return LoadTensor(source.model, _spec(source), self._checkpoint(source))
+        return LoadTensor(source.model, _spec(source), self.checkpoints[source.owner])
 
     def _output_dtype(self, spec: TensorSpec) -> str:
         chosen = self.recipe.out_dtype or self.recipe.dtype

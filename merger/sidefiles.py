@@ -42,7 +42,7 @@ class Output(Protocol):
 
 def donor(recipe: Recipe, checkpoints: Mapping[ModelReference, Checkpoint]) -> Checkpoint:
     """The model that gives config and tokenizer: the base, else the first; one that has them if those do not."""
-    primary = checkpoints[recipe.base_model or recipe.all_models()[0]]
+    primary = checkpoints[recipe.primary]
     others = (checkpoints[reference] for reference in recipe.all_models())
     return next((model for model in (primary, *others) if model.config is not None), primary)
 

@@ -1,32 +1,21 @@
-"""Loading, combining and writing tensors as tasks, and cutting them into spans of blocks."""
+"""Combining and writing tensors as tasks, and cutting them into spans of blocks."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import partial
-from math import prod
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from merger.checkpoints.base import Checkpoint
-from merger.errors import Cancelled, MethodError, foreign_code
+from merger.errors import MethodError, foreign_code
 from merger.executors.base import Program
 from merger.graph import BlockMerge, Task
-from merger.ops.convert import result_problem, to_bytes, torch_dtype, view_bytes, working_dtype
-from merger.ops.noise import BlockNoise
-from merger.types import (
-    BLOCK_ELEMENTS,
-    DTYPES,
-    SPAN_BLOCKS,
-    Block,
-    ModelReference,
-    Split,
-    TensorSpec,
-)
+from merger.ops.convert import result_problem, to_bytes, torch_dtype, working_dtype
+from merger.reading import BlockReader, LoadTensor, Runtime, block_ranges, read_block
+from merger.types import BLOCK_ELEMENTS, DTYPES, SPAN_BLOCKS, Fold, TensorSpec
 
 COPY_CHUNK_BYTES = 32 << 20
 
@@ -45,52 +34,6 @@ class Sink(Protocol):
     def copy(self, name: str, checkpoint: Checkpoint, spec: TensorSpec, start: int, stop: int) -> None:
         """Copy bytes of an input tensor unchanged and record that they are there."""
         ...
-
-
-@dataclass(frozen=True)
-class Runtime:
-    """How one run computes; never changes values.
-
-    Attributes:
-        seed: the recipe's seed.
-        device: torch device of the computation.
-        stopped: asked between blocks; True ends the work.
-    """
-
-    seed: int = 0
-    device: str = "cpu"
-    stopped: Callable[[], bool] = field(default=lambda: False)
-
-    def check(self) -> None:
-        """Stop here when the run was cancelled.
-
-        Raises:
-            Cancelled: it was.
-        """
-        if self.stopped():
-            raise Cancelled("The merge was cancelled.")
-
-
-class LoadTensor(Task[Tensor]):
-    """One tensor of one model, whole, widened to float32 (float64 when it is stored so)."""
-
-    model: ModelReference
-    spec: TensorSpec
-    checkpoint: Checkpoint
-
-    def execute(self, **values: Any) -> Tensor:
-        raw = bytearray(self.spec.nbytes)
-        self.checkpoint.read_into(self.spec, 0, memoryview(raw))
-        return as_tensor(raw, self.spec).to(working_dtype([self.spec.dtype]))
-
-    def group_label(self) -> str:
-        return f"{self.model}/{self.spec.shard}"
-
-
-def as_tensor(raw: bytearray, spec: TensorSpec) -> Tensor:
-    """Bytes of a whole tensor as a tensor of its dtype and shape, sharing memory."""
-    flat = view_bytes(memoryview(raw), spec.dtype) if raw else torch.empty(0, dtype=torch_dtype(spec.dtype))
-    return flat.reshape(spec.shape)
 
 
 class WriteTensor(Task[None]):
@@ -153,9 +96,10 @@ def expand(task: Task[Any], runtime: Runtime) -> Program | None:
 def _copy_program(task: WriteTensor, load: LoadTensor, runtime: Runtime) -> Program:
     """Bytes as they are when the dtype stays, else a conversion block by block."""
     output = task.output
-    step = COPY_CHUNK_BYTES if load.spec.dtype == output.dtype else BLOCK_ELEMENTS
-    size = output.nbytes if load.spec.dtype == output.dtype else output.numel
-    action = _copy_bytes if load.spec.dtype == output.dtype else _convert
+    if load.spec.dtype == output.dtype:
+        action, step, size = _copy_bytes, COPY_CHUNK_BYTES, output.nbytes
+    else:
+        action, step, size = _convert, BLOCK_ELEMENTS, output.numel
     yield [partial(action, task, load, start, min(start + step, size), runtime) for start in range(0, size, step)]
 
 
@@ -167,9 +111,8 @@ def _copy_bytes(task: WriteTensor, load: LoadTensor, start: int, stop: int, runt
 
 def _convert(task: WriteTensor, load: LoadTensor, start: int, stop: int, runtime: Runtime) -> None:
     runtime.check()
-    itemsize = DTYPES[task.output.dtype].itemsize
-    if not task.sink.is_finished(task.output.name, start * itemsize, stop * itemsize):
-        write_block(task.sink, task.output, start, read_block(load, start, stop, 0, _dtype_of([load])))
+    if not _is_written(task, start, stop):
+        write_block(task.sink, task.output, start, read_block(load, start, stop, 0, working_dtype([load.spec.dtype])))
 
 
 def _merge_program(task: WriteTensor, merge: BlockMerge, runtime: Runtime) -> Program:
@@ -185,12 +128,8 @@ def _merge_program(task: WriteTensor, merge: BlockMerge, runtime: Runtime) -> Pr
         for following in states[1:]:
             state = fold.join(state, following)
         measured = fold.finish(state)
-        fold, measured = (measured, None) if _is_fold(measured) else (None, measured)
+        fold, measured = (measured, None) if isinstance(measured, Fold) else (None, measured)
     yield [partial(_combine_span, task, merge, measured, span, runtime) for span in spans]
-
-
-def _is_fold(value: Any) -> bool:
-    return all(callable(getattr(value, name, None)) for name in ("start", "add", "join", "finish"))
 
 
 def _is_written(task: WriteTensor, start: int, stop: int) -> bool:
@@ -223,114 +162,6 @@ def _combine_span(
                 where=task.output.name,
             )
         write_block(task.sink, task.output, start, merged)
-
-
-def block_ranges(split: Split, shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Element ranges of a tensor's blocks; a row that is longer than a block stays whole."""
-    total = prod(shape)
-    row = row_length(split, shape)
-    step = max(1, BLOCK_ELEMENTS // row) * row if row else total
-    for start in range(0, total, max(step, 1)):
-        yield start, min(start + step, total)
-
-
-def row_length(split: Split, shape: tuple[int, ...]) -> int:
-    """Elements that must stay together under a split."""
-    if split == "elements":
-        return 1
-    if split == "rows":
-        return shape[-1] if shape else 1
-    if split == "leading":
-        return prod(shape[1:]) if len(shape) > 1 else prod(shape)
-    return prod(shape)
-
-
-class BlockReader:
-    """Reads blocks of every input of one tensor, widened, in the shape that the method's split promises.
-
-    Attributes:
-        context: the facts that the method sees.
-    """
-
-    def __init__(self, merge: BlockMerge, runtime: Runtime) -> None:
-        torch.set_num_threads(1)
-        self.context = merge.context()
-        self._merge, self._runtime = merge, runtime
-        self._split = merge.method.split(self.context)
-        self._loads = [load for load in merge.gather.loads if isinstance(load, LoadTensor)]
-        self._dtype = _dtype_of(self._loads)
-        has_base = merge.base_model is not None
-        self._base = merge.gather.models.index(merge.base_model) if has_base else None
-        self._positions = [
-            -1 if position is None else position
-            for slot, position in enumerate(merge.gather.positions)
-            if slot != self._base
-        ]
-
-    def prefetch(self, span: Sequence[tuple[int, int]]) -> None:
-        """Tell the sources what will be read next."""
-        for load in self._loads if span else ():
-            itemsize = DTYPES[load.spec.dtype].itemsize
-            load.checkpoint.prefetch(load.spec, span[0][0] * itemsize, span[-1][1] * itemsize)
-
-    def read(self, start: int, stop: int) -> Block:
-        """The block of elements ``start`` to ``stop``; valid until the thread reads the next one."""
-        shape = block_shape(self._split, self._merge.shape, stop - start)
-        device = self._runtime.device
-        tensors = [
-            read_block(load, start, stop, slot, self._dtype, device).view(shape)
-            for slot, load in enumerate(self._loads)
-        ]
-        base = None if self._base is None else tensors.pop(self._base)
-        name = self._merge.output_weight.name
-        return Block(tensors, base, BlockNoise(self._runtime.seed, name, self._positions, start, shape, device))
-
-
-def block_shape(split: Split, shape: tuple[int, ...], elements: int) -> tuple[int, ...]:
-    """The shape in which a block of so many elements is given to a method."""
-    if split == "tensor":
-        return shape
-    return (elements,) if split == "elements" else (elements // row_length(split, shape), row_length(split, shape))
-
-
-def _dtype_of(loads: Sequence[LoadTensor]) -> torch.dtype:
-    return working_dtype(load.spec.dtype for load in loads)
-
-
-class _Scratch(threading.local):
-    """One thread's buffers, reused from block to block: fresh memory costs more than the arithmetic."""
-
-    def __init__(self) -> None:
-        self.raw: dict[int, bytearray] = {}
-        self.wide: dict[tuple[int, torch.dtype], Tensor] = {}
-
-    def raw_buffer(self, slot: int, size: int) -> memoryview:
-        if len(self.raw.get(slot, b"")) < size:
-            self.raw[slot] = bytearray(size)
-        return memoryview(self.raw[slot])[:size]
-
-    def wide_buffer(self, slot: int, size: int, dtype: torch.dtype) -> Tensor:
-        buffer = self.wide.get((slot, dtype))
-        if buffer is None or buffer.numel() < size:
-            buffer = self.wide[slot, dtype] = torch.empty(size, dtype=dtype)
-        return buffer[:size]
-
-
-_scratch = _Scratch()
-
-
-def read_block(load: LoadTensor, start: int, stop: int, slot: int, dtype: torch.dtype, device: str = "cpu") -> Tensor:
-    """Elements ``start`` to ``stop`` of a tensor, flat, widened to ``dtype``.
-
-    The result lives in the thread's buffer number ``slot`` and is valid until that is used again.
-    """
-    itemsize = DTYPES[load.spec.dtype].itemsize
-    raw = _scratch.raw_buffer(slot, (stop - start) * itemsize)
-    load.checkpoint.read_into(load.spec, start * itemsize, raw)
-    stored = view_bytes(raw, load.spec.dtype)
-    if device != "cpu":
-        return stored.to(device).to(dtype)
-    return stored if stored.dtype == dtype else _scratch.wide_buffer(slot, stop - start, dtype).copy_(stored)
 
 
 def write_block(sink: Sink, output: TensorSpec, start: int, merged: Tensor) -> None:

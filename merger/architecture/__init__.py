@@ -9,9 +9,9 @@ from merger.architecture.config import (
     vocabulary_size,
 )
 from merger.architecture.heads import embedding_name, is_embedding, is_head, says_tied, tied_source
-from merger.architecture.names import layer_of, rename_layer
+from merger.architecture.names import layer_of
 from merger.architecture.prefixes import prefix_between, prefix_difference
-from merger.architecture.stacks import Architecture, Stack, weight_info
+from merger.architecture.stacks import Architecture, Stack
 
 __all__ = [
     "Architecture",
@@ -27,9 +27,7 @@ __all__ = [
     "model_kind",
     "prefix_between",
     "prefix_difference",
-    "rename_layer",
     "says_tied",
     "tied_source",
     "vocabulary_size",
-    "weight_info",
 ]

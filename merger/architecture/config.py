@@ -55,20 +55,19 @@ def _whole_number(config: Mapping[str, Any] | None, keys: Sequence[str]) -> int 
 
 def config_for_layers(
     config: Mapping[str, Any],
-    layers: Sequence[int] | int,
+    layers: Sequence[int],
     sources: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """The configuration of a model that is put together from layers of others.
 
     Args:
         config: of the model that gives everything else.
-        layers: for each output layer its index in the model it comes from; a number keeps the first so many.
+        layers: for each output layer its index in the model it comes from.
         sources: for each output layer the configuration it comes from; ``config`` when left out.
 
     Returns:
         A copy with the number of layers, and every list with one value per layer, put right.
     """
-    indexes = list(range(layers)) if isinstance(layers, int) else list(layers)
     origins = [language_part(source) for source in sources] if sources else []
     result = copy.deepcopy(dict(config))
     part = language_part(result)
@@ -76,9 +75,9 @@ def config_for_layers(
     old = configured_layers(config)
     for key, value in part.items():
         if key in LAYER_KEYS and value == old:
-            part[key] = len(indexes)
+            part[key] = len(layers)
         elif _is_per_layer(key, value, old):
-            part[key] = _picked(key, value, indexes, origins)
+            part[key] = _picked(key, value, layers, origins)
     return result
 
 
@@ -88,7 +87,7 @@ def _is_per_layer(key: str, value: object, layers: int | None) -> bool:
     return isinstance(value, list) and len(value) == layers
 
 
-def _picked(key: str, own: list[Any], indexes: list[int], origins: list[Mapping[str, Any]]) -> list[Any]:
+def _picked(key: str, own: list[Any], indexes: Sequence[int], origins: list[Mapping[str, Any]]) -> list[Any]:
     """One value per output layer, each from the list of the model that the layer comes from."""
     lists = [origin.get(key, own) for origin in origins] or [own] * len(indexes)
     return [

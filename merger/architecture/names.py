@@ -36,16 +36,6 @@ def layer_of(name: str) -> int | None:
     return None if place is None else int(parts[place])
 
 
-def rename_layer(name: str, old: int, new: int) -> str:
-    """The name of the same weight in layer ``new``; a name outside of layer ``old`` stays as it is."""
-    parts = name.split(".")
-    place = layer_place(parts)
-    if place is None or int(parts[place]) != old:
-        return name
-    parts[place] = str(new)
-    return ".".join(parts)
-
-
 def role_inside(parts: list[str], place: int) -> str:
     """What a weight does in its layer: the rest of its name without ``weight`` and without expert numbers."""
     rest = parts[place + 1 :]

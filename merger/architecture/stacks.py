@@ -98,14 +98,6 @@ class Architecture:
         return f"{label}.{role}" if label else role
 
 
-def weight_info(name: str, shape: tuple[int, ...] | None, names: Iterable[str]) -> WeightInfo:
-    """What one weight is, given the names of all weights of its model.
-
-    Pass the same frozenset each time: what the names say together is remembered for it.
-    """
-    return Architecture.of(names).weight_info(name, shape)
-
-
 @lru_cache(maxsize=32)
 def _read(names: frozenset[str]) -> Architecture:
     split = [name.split(".") for name in names]

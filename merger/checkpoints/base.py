@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound="Checkpoint")
 
+COMPARED_BYTES = 1 << 20
+"""Tensors of whole numbers up to this size are read and compared before anything is merged."""
+
 
 @dataclass(frozen=True)
 class SideFile:
@@ -112,6 +115,16 @@ class Checkpoint(ABC):
         self._fill(spec, start, view.cast("B"))
         with self._counter_lock:
             self._bytes_read += count
+
+    def read(self, spec: TensorSpec) -> bytearray:
+        """All bytes of a tensor, as they are stored.
+
+        Raises:
+            CheckpointError: they cannot be read.
+        """
+        data = bytearray(spec.nbytes)
+        self.read_into(spec, 0, data)
+        return data
 
     @abstractmethod
     def _fill(self, spec: TensorSpec, start: int, view: memoryview) -> None:

@@ -52,6 +52,7 @@ class Journal:
 
     def __init__(self, path: Path, target: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), 0o644)
+        self._target = target
         self._write_lock = threading.Lock()
         try:
             if not _take_lock(self._fd) or not _same_file(self._fd, path):
@@ -90,7 +91,11 @@ class Journal:
         line = json.dumps(content, separators=(",", ":"), sort_keys=True).encode() + b"\n"
         with self._write_lock:
             if os.write(self._fd, line) != len(line):
-                raise OutputError("the journal could not be written.", hint="Is the disk full?")
+                raise OutputError(
+                    "the journal could not be written.",
+                    where=str(self._target),
+                    hint="The disk is probably full: make room, then go on with --resume.",
+                )
 
     def _text(self) -> bytes:
         os.lseek(self._fd, 0, os.SEEK_SET)

@@ -78,11 +78,6 @@ class SafetensorsCheckpoint(Checkpoint):
         return {name: shard.metadata for name, shard in self._shards.items()}
 
     @property
-    def shard_sizes(self) -> dict[str, int]:
-        """Bytes of each file."""
-        return {name: shard.size for name, shard in self._shards.items()}
-
-    @property
     def state(self) -> str:
         text = "\n".join([self.digest, *(shard.state for shard in self._shards.values())])
         return hashlib.sha256(text.encode()).hexdigest()

@@ -109,6 +109,19 @@ def whole_number(minimum: int) -> Callable[[str], int]:
     return read
 
 
+def add_models_option(parser: argparse.ArgumentParser) -> None:
+    """Which models are merged."""
+    parser.add_argument(
+        "--models",
+        required=True,
+        nargs="+",
+        action="extend",
+        type=model_name,
+        metavar="MODEL",
+        help="the models to merge",
+    )
+
+
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that every command has."""
     parser.add_argument("--json", action="store_true", help="print JSON for programs instead of text for people")

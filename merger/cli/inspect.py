@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from merger.cli.command import Command, model_name
-from merger.cli.report import plain, print_json, put
+from merger.cli.report import print_json, put
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,10 +19,10 @@ def run(args: argparse.Namespace) -> int:
 
     report = inspect(*args.models)
     if args.json:
-        print_json(plain(report))
+        print_json(report.to_dict())
     else:
         put(report.to_text())
-    return 2 if any(problem.level == "error" for problem in report.findings) else 0
+    return 0 if report.fits else 2
 
 
 COMMAND = Command(

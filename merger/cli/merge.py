@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from merger.cli.command import Command, finite_number, model_name, whole_number
+from merger.cli.command import Command, add_models_option, finite_number, model_name, whole_number
 from merger.cli.engine import add_run_options, load_plugins, merge_and_report, print_result
 from merger.types import OUTPUT_DTYPES
 
@@ -20,15 +20,7 @@ SETTINGS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``merge``."""
     parser.add_argument("--method", required=True, help="how to merge; 'methods' lists them")
-    parser.add_argument(
-        "--models",
-        required=True,
-        nargs="+",
-        action="extend",
-        type=model_name,
-        metavar="MODEL",
-        help="the models to merge",
-    )
+    add_models_option(parser)
     parser.add_argument("--out", required=True, metavar="DIR", help="folder for the result")
     add_setting_options(parser)
     parser.add_argument("--dtype", choices=OUTPUT_DTYPES, help="dtype of the result (default: as the base is stored)")

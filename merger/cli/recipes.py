@@ -9,8 +9,8 @@ from pathlib import Path
 from merger.api import load_recipe
 from merger.cli.command import UsageError
 from merger.cli.report import say
-from merger.errors import nearest
-from merger.portable import printable, rename_models
+from merger.errors import nearest, printable
+from merger.portable import rename_models
 from merger.recipe import Recipe
 from merger.sidefiles import RECIPE_FILE
 from merger.types import ModelReference

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TextIO
 
-from merger.errors import MergerError, Problem, origin_of, words_of
+from merger.errors import MergerError, Problem, origin_of, printable, words_of
 
 SHOWN_PLACES = 3
 SHOWN_CHARACTERS = 1000
@@ -31,12 +31,7 @@ def put(text: str) -> None:
 
 def harmless(text: str) -> str:
     """The text without anything that a terminal would obey, such as a colour code in a tensor's name."""
-    return "".join(c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-
-
-def one_line(text: str) -> str:
-    """Harmless text without line breaks."""
-    return harmless(text).replace("\n", "\\n")
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def print_failure(problems: Sequence[Problem], as_json: bool, extra: Mapping[str, Any] | None = None) -> None:
@@ -94,7 +89,7 @@ def grouped(problems: Sequence[Problem]) -> list[str]:
 def _line(places: Sequence[str], message: str, hint: str) -> str:
     named = [place for place in dict.fromkeys(places) if place]
     more = f" and {len(named) - SHOWN_PLACES} more" if len(named) > SHOWN_PLACES else ""
-    text = one_line(str(Problem(message, ", ".join(named[:SHOWN_PLACES]) + more, hint)))
+    text = printable(str(Problem(message, ", ".join(named[:SHOWN_PLACES]) + more, hint)))
     if len(text) <= SHOWN_CHARACTERS:
         return text
     return f"{text[: SHOWN_CHARACTERS // 2]} ... {text[-SHOWN_CHARACTERS // 2 :]}"
@@ -125,7 +120,7 @@ def time_text(seconds: float) -> str:
 
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Columns padded to the same width; the first row is the head."""
-    rows = [[one_line(cell) for cell in row] for row in rows]
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from merger.cli.command import Command, UsageError, finite_number, model_name, whole_number
+from merger.cli.command import Command, UsageError, add_models_option, finite_number, model_name, whole_number
 from merger.cli.engine import add_run_options, load_plugins, merge_and_report
 from merger.cli.report import plain, print_failure, print_json, problems_of, say, size_text, table, time_text
 from merger.errors import Cancelled, MergerError, Problem
@@ -56,15 +56,7 @@ class Outcome:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``sweep``."""
-    parser.add_argument(
-        "--models",
-        required=True,
-        nargs="+",
-        action="extend",
-        type=model_name,
-        metavar="MODEL",
-        help="the models to merge",
-    )
+    add_models_option(parser)
     parser.add_argument(
         "--base", required=True, type=model_name, metavar="MODEL", help="the model that they were fine-tuned from"
     )

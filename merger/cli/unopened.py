@@ -9,7 +9,7 @@ from merger.errors import Problem, RecipeError
 from merger.methods import registry
 from merger.methods.base import MergeMethod
 from merger.plan import recipe_problems
-from merger.recipe import ModelEntry, Recipe, Setting
+from merger.recipe import ModelEntry, Recipe, Setting, has_filters
 from merger.settings import MISSING, coerce, value_of
 from merger.types import ConfigParameterDef, ImmutableMap, TensorContext, WeightInfo
 
@@ -31,10 +31,10 @@ class Group:
     entries: Sequence[ModelEntry]
     shared: Levels
 
-    def has_filters(self) -> bool:
+    def depends_on_names(self) -> bool:
         """Whether some value depends on a tensor's name."""
         levels = [*self.shared, *(entry.parameters for entry in self.entries)]
-        return any(isinstance(value, tuple) and not _is_gradient(value) for level in levels for value in level.values())
+        return any(has_filters(value) for level in levels for value in level.values())
 
 
 def problems_without_models(recipe: Recipe) -> list[Problem]:
@@ -74,10 +74,6 @@ def _shared_levels(recipe: Recipe) -> Levels:
     return [recipe.parameters, *(part.parameters for part in recipe.slices)]
 
 
-def _is_gradient(setting: tuple[object, ...]) -> bool:
-    return all(isinstance(value, (int, float)) for value in setting)
-
-
 def _scalars(setting: Setting) -> Iterator[bool | int | float | str]:
     """Every single value in a setting: of a gradient all, of lines with filters each line's."""
     if not isinstance(setting, tuple):
@@ -108,7 +104,7 @@ def _lacks(levels: Levels, definition: ConfigParameterDef) -> bool:
 
 def _method_problems(method: MergeMethod, group: Group) -> Iterator[Problem]:
     """What the method itself says of values that belong together, such as weights whose sum is zero."""
-    if group.has_filters():
+    if group.depends_on_names():
         return
     for depth in DEPTHS:
         values = [

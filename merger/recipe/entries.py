@@ -80,12 +80,6 @@ class Slice:
     def __post_init__(self) -> None:
         object.__setattr__(self, "parameters", ImmutableMap(self.parameters))
 
-    @property
-    def layers(self) -> int:
-        """How many output layers the slice makes; 0 when its sources do not say."""
-        start, stop = self.sources[0].layer_range or (0, 0)
-        return stop - start
-
 
 @dataclass(frozen=True)
 class TokenRule:

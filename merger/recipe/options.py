@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from dataclasses import dataclass, field
@@ -56,6 +57,13 @@ class RunOptions:
     copy_files: bool = True
     write_readme: bool = True
     cancel: threading.Event | None = field(default=None, compare=False)
+
+    @property
+    def worker_count(self) -> int:
+        """Threads that compute: as many as were asked for, else one per processor that this program may use."""
+        if self.workers is not None:
+            return self.workers
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
     def __post_init__(self) -> None:
         problems = []

@@ -177,6 +177,11 @@ class Recipe:
         bases = [self.base_model, *(part.base_model for part in self.slices)]
         return tuple(dict.fromkeys([*listed, *(base for base in bases if base is not None)]))
 
+    @property
+    def primary(self) -> ModelReference:
+        """The model whose names, configuration and tokenizer the result gets: the base, else the first."""
+        return self.base_model or self.all_models()[0]
+
     def to_yaml(self) -> str:
         """The recipe as text: equal recipes give equal text, and reading it gives the same recipe."""
         data: dict[str, Any] = {} if self.name is None else {"name": self.name}

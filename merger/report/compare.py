@@ -14,19 +14,14 @@ from merger.architecture import (
     prefix_difference,
     tied_source,
 )
-from merger.checkpoints.base import Checkpoint
+from merger.checkpoints.base import COMPARED_BYTES, Checkpoint
 from merger.errors import Problem
+from merger.matching import KEEP_VOCABULARY, SAME_FAMILY
 from merger.report.facts import ModelFacts
 from merger.types import DTYPE_BY_NAME, TensorSpec
 
 SHOWN = 3
 """How many tensors a sentence names."""
-
-COMPARED_BYTES = 1 << 20
-"""Tensors of whole numbers up to this size are read and compared."""
-
-WAYS_OUT = "Say in the recipe whose tokens to keep: tokenizer: {source: base}, {source: union} or {source: <model>}."
-SAME_FAMILY = "Choose models that were fine-tuned from one base."
 
 
 @dataclass(frozen=True)
@@ -123,7 +118,7 @@ def _shapes(pair: Pair) -> Iterator[Problem]:
     if rows:
         mine, theirs = pair.first.tensors[rows[0]].shape[0], pair.renamed[rows[0]].shape[0]
         message = f"{b} has {theirs} vocabulary rows, {a} has {mine} ({_listed(rows)})."
-        yield Problem(message, hint=WAYS_OUT)
+        yield Problem(message, hint=KEEP_VOCABULARY)
     others = [name for name in differing if name not in rows]
     if others:
         shown = "; ".join(
@@ -175,17 +170,11 @@ def _whole_numbers(pair: Pair) -> Iterator[Problem]:
         mine = pair.first.tensors.get(name)
         if mine is None or mine.is_float or mine.shape != theirs.shape or mine.nbytes > COMPARED_BYTES:
             continue
-        if mine.dtype != theirs.dtype or _content(pair.first, mine) != _content(pair.second, theirs):
+        if mine.dtype != theirs.dtype or pair.first.read(mine) != pair.second.read(theirs):
             differing.append(name)
     if differing:
         message = f"{_listed(differing)} holds whole numbers that differ between {b} and {a}."
         yield Problem(message, hint="The base's (or the first model's) are kept.", level="warning")
-
-
-def _content(checkpoint: Checkpoint, spec: TensorSpec) -> bytes:
-    buffer = bytearray(spec.nbytes)
-    checkpoint.read_into(spec, 0, buffer)
-    return bytes(buffer)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -18,11 +18,11 @@ from merger.ops.folds import Part, PerModel
 from merger.ops.ranked import read_off
 from merger.ops.select import CountDigits
 from merger.ops.witness import watching
+from merger.reading import LoadTensor, row_length
 from merger.statistics.batches import Batch, HeldNoise
 from merger.statistics.estimates import Floats, Layout
 from merger.statistics.evaluation import Places, can_sample, places_of, positions_of
 from merger.statistics.measures import Sheet
-from merger.tasks import LoadTensor, row_length
 from merger.types import BLOCK_ELEMENTS, Block, Fold, ImmutableMap, ModelReference, TensorContext
 
 
@@ -154,7 +154,7 @@ class _Merges:
             return self.first.shape
         if self.split == "elements":
             return tensors, samples
-        row = row_length(self.split, self.first.shape) if self.batch.is_whole else self.batch.length
+        row = row_length(self.split, self.batch.shape)
         return tensors * (samples // row), row
 
     def enter(self, layout: Layout, places: Places, sums: Floats) -> None:

@@ -184,7 +184,7 @@ class Totals:
         """Root of a sum of squares."""
         column = self.layout.column(name, index)
         square = self.sums[:, column]
-        relative = _quotient(self._covariance(column, column), 4 * square * square)
+        relative = quotient(self._covariance(column, column), 4 * square * square)
         return self._positive(np.sqrt(square), relative)
 
     def norm_ratio(self, name: str, other: str, index: int = 0) -> Estimate:
@@ -192,16 +192,16 @@ class Totals:
         a, b = self.layout.column(name, index), self.layout.column(other, index)
         top, bottom = self.sums[:, a], self.sums[:, b]
         relative = (
-            _quotient(self._covariance(a, a), top * top)
-            - 2 * _quotient(self._covariance(a, b), top * bottom)
-            + _quotient(self._covariance(b, b), bottom * bottom)
+            quotient(self._covariance(a, a), top * top)
+            - 2 * quotient(self._covariance(a, b), top * bottom)
+            + quotient(self._covariance(b, b), bottom * bottom)
         ) / 4
-        return self._positive(np.sqrt(_quotient(top, bottom)), relative)
+        return self._positive(np.sqrt(quotient(top, bottom)), relative)
 
     def share(self, name: str, of: str, index: int = 0) -> Estimate:
         """Quotient of two sums that lies in [0, 1], with Wilson's interval for the effective number of rows."""
         a, b = self.layout.column(name, index), self.layout.column(of, index)
-        value = np.clip(_quotient(self.sums[:, a], self.sums[:, b]), 0, 1)
+        value = np.clip(quotient(self.sums[:, a], self.sums[:, b]), 0, 1)
         return self._wilson(value, self._share_variance(a, b, value))
 
     def survival(self) -> Estimate:
@@ -212,23 +212,23 @@ class Totals:
         """
         column = self.layout.column
         a, b = column("survived"), column("change")
-        value = np.clip(_quotient(self.sums[:, a], self.sums[:, b]), 0, 1)
+        value = np.clip(quotient(self.sums[:, a], self.sums[:, b]), 0, 1)
         kept = np.zeros_like(value)  # relative standard errors, added up as if they went together
         for model in range(self.layout.models):
             top, bottom = column("kept", model), column("kept_of", model)
-            share = _quotient(self.sums[:, top], self.sums[:, bottom])
+            share = quotient(self.sums[:, top], self.sums[:, bottom])
             kept += np.nan_to_num(np.sqrt(self._share_variance(top, bottom, share)) / share)
         return self._wilson(value, self._share_variance(a, b, value) + ((1 - value) * kept) ** 2)
 
     def _share_variance(self, a: int, b: int, value: Floats) -> Floats:
         bottom = self.sums[:, b]
         spread = self._covariance(a, a) - 2 * value * self._covariance(a, b) + value**2 * self._covariance(b, b)
-        return np.maximum(_quotient(spread, bottom * bottom), 0)
+        return np.maximum(quotient(spread, bottom * bottom), 0)
 
     def _wilson(self, value: Floats, variance: Floats) -> Estimate:
         """Wilson's interval for as many trials as the variance stands for, and for few events Garwood's."""
         unseen = np.maximum(1 - self.shares, 1e-12)
-        trials = np.where(variance > 0, _quotient(value * (1 - value), variance), self.rows / unseen)
+        trials = np.where(variance > 0, quotient(value * (1 - value), variance), self.rows / unseen)
         trials = np.maximum(trials, 1e-12)
         quantile = self._quantile()
         t = quantile**2 / trials
@@ -243,16 +243,16 @@ class Totals:
         d, a, b = (self.layout.column(name, pair) for name in PAIR_SUMS)
         dot, left, right = self.sums[:, d], self.sums[:, a], self.sums[:, b]
         scale = np.sqrt(left * right)
-        value = np.clip(_quotient(dot, scale), -1, 1)
+        value = np.clip(quotient(dot, scale), -1, 1)
         gradient = {
-            d: _quotient(np.ones_like(scale), scale),
-            a: -_quotient(value, 2 * left),
-            b: -_quotient(value, 2 * right),
+            d: quotient(np.ones_like(scale), scale),
+            a: -quotient(value, 2 * left),
+            b: -quotient(value, 2 * right),
         }
         variance = sum(gradient[i] * gradient[j] * self._covariance(i, j) for i in gradient for j in gradient)
         middle = np.arctanh(np.clip(value, -1 + 1e-12, 1 - 1e-12))
         with np.errstate(invalid="ignore"):
-            half = self._quantile() * _quotient(np.sqrt(np.maximum(variance, 0)), 1 - np.tanh(middle) ** 2)
+            half = self._quantile() * quotient(np.sqrt(np.maximum(variance, 0)), 1 - np.tanh(middle) ** 2)
             return self._interval(value, np.tanh(middle - half), np.tanh(middle + half))
 
     def _covariance(self, first: int, second: int) -> Floats:
@@ -311,7 +311,7 @@ def _grouped(values: Floats, groups: Integers, count: int) -> Floats:
     return result
 
 
-def _quotient(top: Floats, bottom: Floats) -> Floats:
-    """NaN where nothing can be divided."""
+def quotient(top: Floats, bottom: Floats) -> Floats:
+    """Elementwise; NaN where nothing can be divided."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(bottom > 0, top / bottom, np.nan)

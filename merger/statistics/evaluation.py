@@ -12,11 +12,12 @@ from torch import Tensor
 from merger.graph import BlockMerge, Task, ordered
 from merger.ops.noise import BlockNoise
 from merger.ops.witness import watching
+from merger.reading import LoadTensor, Runtime, block_shape
 from merger.statistics.estimates import Floats, Layout
 from merger.statistics.inputs import Piece, SampledTensor, TensorInputs, WholeTensor
 from merger.statistics.measures import Sheet
 from merger.statistics.stripes import Stripes
-from merger.tasks import LoadTensor, row_length
+from merger.tasks import execute
 from merger.types import Block, Fold, ModelReference, Split
 
 Places = Mapping[ModelReference, int]
@@ -115,7 +116,8 @@ class Executed(Result):
     def measure(self, pieces: Iterable[Piece]) -> None:
         values: dict[Task[Any], Any] = {}
         for task in ordered([self._task]):
-            values[task] = task.execute(**{name: values[argument] for name, argument in task.arguments().items()})
+            arguments = {name: values[argument] for name, argument in task.arguments().items()}
+            values[task] = execute(task, arguments, Runtime())
         self._value = values[self._task].reshape(-1)
 
     def enter(self, sheet: Sheet, places: Places, piece: Piece) -> None:
@@ -140,9 +142,7 @@ class Combined(Result):
         self._context = merge.context()
         self._split: Split = merge.method.split(self._context)
         self._positions = positions_of(merge)
-        self._row = row_length(self._split, merge.shape)
         if stripes is not None and not stripes.is_whole:
-            self._row = stripes.length
             self._context = replace(self._context, shape=(len(stripes.starts), stripes.length))
         self._measured: Any = None
 
@@ -157,7 +157,7 @@ class Combined(Result):
 
     def block(self, piece: Piece) -> Block:
         """The method's own copy of a piece."""
-        shape = self._block_shape(piece.elements)
+        shape = block_shape(self._split, self._context.shape, piece.elements)
         own = {model: piece.tensors[model].clone().view(shape) for model in self._merge.gather.models}
         base = None if self._merge.base_model is None else own.pop(self._merge.base_model)
         name = self._merge.output_weight.name
@@ -165,11 +165,6 @@ class Combined(Result):
             return Block(list(own.values()), base, BlockNoise(self._seed, name, self._positions, piece.start, shape))
         indices = piece.indices.view(shape)
         return Block(list(own.values()), base, BlockNoise.at(self._seed, name, self._positions, indices))
-
-    def _block_shape(self, elements: int) -> tuple[int, ...]:
-        if self._split == "tensor":
-            return self._merge.shape
-        return (elements,) if self._split == "elements" else (elements // self._row, self._row)
 
     def enter(self, sheet: Sheet, places: Places, piece: Piece) -> None:
         with watching() as seen:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from merger.statistics.estimates import PAIR_SUMS, Floats, Integers, Layout
+from merger.statistics.estimates import PAIR_SUMS, Floats, Integers, Layout, quotient
 from merger.statistics.preview import Part
 
 
@@ -63,14 +63,14 @@ class Grid:
         column, models = self.layout.column, range(self.layout.models)
         top = [sums[..., column("delta", model)] for model in models] + [sums[..., column("merged")]]
         bottom = [sums[..., column("base", model)] for model in models] + [sums[..., column("merged_base")]]
-        return np.sqrt(_quotient(np.stack(top), np.stack(bottom)))
+        return np.sqrt(quotient(np.stack(top), np.stack(bottom)))
 
     def _shares(self, sums: Floats) -> dict[str, Floats]:
         column, models = self.layout.column, range(self.layout.models)
-        survived = _quotient(sums[..., column("survived")], sums[..., column("change")])
-        kept = [_quotient(sums[..., column("kept", m)], sums[..., column("kept_of", m)]) for m in models]
+        survived = quotient(sums[..., column("survived")], sums[..., column("change")])
+        kept = [quotient(sums[..., column("kept", m)], sums[..., column("kept_of", m)]) for m in models]
         return {
-            "sign_agreement": _quotient(sums[..., column("agree")], sums[..., column("both")]),
+            "sign_agreement": quotient(sums[..., column("agree")], sums[..., column("both")]),
             "surviving_share": np.where(np.isnan(survived) & (sums[..., column("merged_of")] > 0), 1.0, survived),
             "kept_share": np.array(kept),
         }
@@ -79,10 +79,5 @@ class Grid:
         cosines = np.eye(self.layout.models)
         for place, (a, b) in enumerate(self.layout.pairs):
             dot, left, right = (whole[self.layout.column(name, place)] for name in PAIR_SUMS)
-            cosines[a, b] = cosines[b, a] = np.clip(_quotient(dot, np.sqrt(left * right)), -1, 1)
+            cosines[a, b] = cosines[b, a] = np.clip(quotient(dot, np.sqrt(left * right)), -1, 1)
         return cosines
-
-
-def _quotient(top: Any, bottom: Any) -> Any:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(bottom > 0, top / bottom, np.nan)

@@ -10,14 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from merger.checkpoints.base import Checkpoint
-from merger.matching import Source, match_tensors
+from merger.matching import match_tensors
 from merger.ops.convert import working_dtype
 from merger.outputs import OutputTensor
 from merger.plan import Plan
+from merger.reading import LoadTensor, block_ranges, read_block
 from merger.statistics.estimates import Integers, Layout
 from merger.statistics.stripes import Stripes, read_stripes
-from merger.tasks import LoadTensor, block_ranges, read_block
 from merger.types import BLOCK_ELEMENTS, ModelReference, Split
 
 
@@ -87,7 +86,7 @@ class Study:
                 tensors.append(inputs)
         models = list(dict.fromkeys(model for inputs in tensors for model in inputs.models))
         return cls(
-            _reference(plan).short_name,
+            plan.recipe.primary.short_name,
             tuple(tensors),
             {model: place for place, model in enumerate(models)},
             tuple(unique_names(models)),
@@ -115,10 +114,6 @@ def unique_names(models: Iterable[ModelReference]) -> list[str]:
     return names
 
 
-def _reference(plan: Plan) -> ModelReference:
-    return plan.recipe.base_model or plan.recipe.all_models()[0]
-
-
 def collect_inputs(plan: Plan) -> Iterator[TensorInputs]:
     """The inputs of every output tensor of a plan, in its order."""
     outputs = {output.weight.name: output for output in plan.outputs}
@@ -128,16 +123,12 @@ def collect_inputs(plan: Plan) -> Iterator[TensorInputs]:
             continue
         sources = [match.base, *match.sources] if match.base else list(match.sources)
         loads = {
-            source.model: LoadTensor(source.model, source.spec, _checkpoint(source, plan.checkpoints))
+            source.model: LoadTensor(source.model, source.spec, plan.checkpoints[source.owner])
             for source in sources
             if source.spec is not None
         }
-        reference = match.base.model if match.base else _reference(plan)
+        reference = match.base.model if match.base else plan.recipe.primary
         yield TensorInputs(output, reference if reference in loads else None, loads)
-
-
-def _checkpoint(source: Source, checkpoints: Mapping[ModelReference, Checkpoint]) -> Checkpoint:
-    return checkpoints[source.entry.model if source.entry else source.model]
 
 
 @dataclass(frozen=True)

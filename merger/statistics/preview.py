@@ -15,6 +15,7 @@ import torch
 
 from merger.errors import UserError
 from merger.plan import Plan
+from merger.recipe import RunOptions
 from merger.statistics.estimates import Estimate, Floats, RowSums, Totals
 from merger.statistics.evaluation import can_sample, evaluate_tensor
 from merger.statistics.inputs import Study, TensorInputs
@@ -232,7 +233,7 @@ def preview_plan(plan: Plan, *, sample: float | None = None, exact: bool = False
     study = Study.of(plan)
     chosen = [None if is_exact else _stripes(inputs, share, seed) for inputs in study.tensors]
     evaluate = partial(evaluate_tensor, study.layout, study.places, plan.recipe.seed)
-    with ThreadPoolExecutor(os.cpu_count(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with ThreadPoolExecutor(RunOptions().worker_count, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         rows = list(pool.map(evaluate, study.tensors, chosen))
     return build_preview(study, chosen, rows)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from merger.graph import BlockMerge, Task
 from merger.matching import match_tensors
 from merger.methods import registry
 from merger.plan import Plan, recipe_problems
-from merger.recipe import Recipe
+from merger.recipe import Recipe, RunOptions
 from merger.rules import TensorPlanner
 from merger.statistics.batched import evaluate_batch
 from merger.statistics.batches import Batch
@@ -68,7 +67,7 @@ def take_sample(plan: Plan, *, elements_per_tensor: int = FULL_ELEMENTS, seed: i
         part = Part(weight.name, weight.layer, weight.role, stripes.elements, stripes.sampled)
         return Held(part, inputs.compared_with, stripes, SampledTensor.read(inputs, stripes).tensors)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(RunOptions().worker_count) as pool:
         held = list(pool.map(hold, study.tensors))
     return Sample(study, plan.checkpoints, held, seed)
 

@@ -9,11 +9,11 @@ from math import ceil, prod
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from merger.checkpoints.base import Checkpoint
 from merger.ops.convert import view_bytes
+from merger.statistics.estimates import Floats, Integers
 from merger.types import DTYPES, TensorSpec
 
 WHOLE_ELEMENTS = 1 << 14
@@ -30,9 +30,6 @@ FLAT_ROW = 1024
 
 SHORT_ROW = 64
 """Shorter rows are taken several at a time."""
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def test_layer_count_and_lists_follow_the_layers() -> None:
         "rope": {"factors": [1, 2, 3, 4]},
     }
     assert config["num_hidden_layers"] == 4
-    assert config_for_layers(config, 2)["layer_types"] == ["a", "b"]
+    assert config_for_layers(config, [0, 1])["layer_types"] == ["a", "b"]
 
 
 def test_values_come_from_the_model_that_the_layer_comes_from() -> None:

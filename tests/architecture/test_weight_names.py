@@ -2,7 +2,7 @@
 
 import pytest
 
-from merger.architecture import Architecture, layer_of, rename_layer, tied_source, weight_info
+from merger.architecture import Architecture, layer_of, tied_source
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,8 @@ from merger.architecture import Architecture, layer_of, rename_layer, tied_sourc
     ],
 )
 def test_layer_and_role_come_from_the_name(name: str, layer: int | None, role: str) -> None:
-    info = weight_info(name, None, frozenset({name, "model.layers.0.x.weight"} if layer is None else {name}))
+    names = {name, "model.layers.0.x.weight"} if layer is None else {name}
+    info = Architecture.of(names).weight_info(name)
     assert (info.name, info.layer, info.role) == (name, layer, role)
     assert layer_of(name) == layer
 
@@ -89,16 +90,15 @@ def test_stacks_with_one_beginning_get_their_whole_difference_as_mark() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "old", "new", "renamed"),
+    ("name", "layer", "renamed"),
     [
-        ("model.layers.3.mlp.experts.3.w1.weight", 3, 10, "model.layers.10.mlp.experts.3.w1.weight"),
-        ("encoder.block.1.layer.1.x.weight", 1, 0, "encoder.block.0.layer.1.x.weight"),
-        ("model.layers.3.x.weight", 4, 5, "model.layers.3.x.weight"),
-        ("lm_head.weight", 0, 1, "lm_head.weight"),
+        ("model.layers.3.mlp.experts.3.w1.weight", 10, "model.layers.10.mlp.experts.3.w1.weight"),
+        ("encoder.block.1.layer.1.x.weight", 0, "encoder.block.0.layer.1.x.weight"),
+        ("lm_head.weight", 1, "lm_head.weight"),
     ],
 )
-def test_layers_are_renumbered(name: str, old: int, new: int, renamed: str) -> None:
-    assert rename_layer(name, old, new) == renamed
+def test_layers_are_renumbered(name: str, layer: int, renamed: str) -> None:
+    assert Architecture.of([name]).rename_layer(name, layer) == renamed
 
 
 def test_layers_of_unusual_names_are_renumbered_knowing_all_names() -> None:
@@ -129,7 +129,7 @@ def test_layers_of_unusual_names_are_renumbered_knowing_all_names() -> None:
     ],
 )
 def test_rows_of_these_belong_to_tokens(name: str) -> None:
-    assert weight_info(name, (100, 8) if name.endswith("weight") else (100,), [name]).is_embed
+    assert Architecture.of([name]).weight_info(name, (100, 8) if name.endswith("weight") else (100,)).is_embed
 
 
 @pytest.mark.parametrize(
@@ -149,19 +149,20 @@ def test_rows_of_these_belong_to_tokens(name: str) -> None:
     ],
 )
 def test_rows_of_these_do_not(name: str) -> None:
-    assert not weight_info(name, (100, 8), [name, "model.layers.0.x.weight"]).is_embed
+    assert not Architecture.of([name, "model.layers.0.x.weight"]).weight_info(name, (100, 8)).is_embed
 
 
 def test_an_embedding_has_at_most_two_dimensions() -> None:
-    assert not weight_info("embeddings.weight", (8, 3, 4, 4), ["embeddings.weight"]).is_embed
+    assert not Architecture.of(["embeddings.weight"]).weight_info("embeddings.weight", (8, 3, 4, 4)).is_embed
 
 
 def test_a_head_knows_the_embedding_that_may_stand_in_for_it() -> None:
     names = ["model.embed_tokens.weight", "lm_head.weight", "model.rotary_emb.inv_freq"]
-    head, buffer = (weight_info(name, None, names) for name in names[1:])
+    architecture = Architecture.of(names)
+    head, buffer = (architecture.weight_info(name) for name in names[1:])
     assert (head.aliases, head.optional) == (("model.embed_tokens.weight",), True)
     assert (buffer.aliases, buffer.optional) == ((), True)
-    assert not weight_info(names[0], None, names).optional
+    assert not architecture.weight_info(names[0]).optional
 
 
 LLAMA = ["model.embed_tokens.weight", "model.norm.weight"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save, save_file
 
+from merger import checkpoints
 from merger.checkpoints.base import Checkpoint
 from merger.checkpoints.memory import MemoryCheckpoint
 from merger.checkpoints.source import open_checkpoint
@@ -51,6 +54,19 @@ def from_memory(tensors: Tensors, place: Path) -> Checkpoint:
 
 
 SOURCES = [from_folder, from_file, from_shards, from_links, from_memory]
+
+
+def test_every_source_is_held_to_this_contract(tmp_path):
+    for module in pkgutil.iter_modules(checkpoints.__path__):
+        importlib.import_module(f"{checkpoints.__name__}.{module.name}")
+    ours = {kind for kind in Checkpoint.__subclasses__() if kind.__module__.startswith("merger.")}
+    held = set()
+    for source in SOURCES:
+        place = tmp_path / source.__name__
+        place.mkdir()
+        with source({"w": torch.zeros(2)}, place) as opened:
+            held.add(type(opened))
+    assert held == ours
 
 
 @pytest.fixture(params=SOURCES, ids=lambda source: source.__name__)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import threading
 import time
 from collections.abc import Callable
 
 import pytest
 
-from merger import MethodError, Task
+from merger import MethodError, Task, executors
 from merger.executors import Executor, InlineExecutor, ThreadExecutor
 from merger.graph import ordered
 
@@ -60,6 +62,13 @@ EXECUTORS: dict[str, Callable[[], Executor]] = {
     "threads-1": lambda: ThreadExecutor(1),
     "threads-4": lambda: ThreadExecutor(4),
 }
+
+
+def test_every_executor_is_held_to_this_contract():
+    for module in pkgutil.iter_modules(executors.__path__):
+        importlib.import_module(f"{executors.__name__}.{module.name}")
+    ours = {kind for kind in Executor.__subclasses__() if kind.__module__.startswith("merger.")}
+    assert {type(make()) for make in EXECUTORS.values()} == ours
 
 
 @pytest.fixture(params=EXECUTORS)

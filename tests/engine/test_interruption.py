@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -134,6 +135,20 @@ def test_resume_refuses_another_recipe_and_says_so(models, tmp_path):
     other = merger.load_recipe(recipe_text(models).replace("0.6", "0.7"))
     with pytest.raises(merger.OutputError, match="recipe"):
         list(merger.merge(other, tmp_path / "out", RunOptions(resume=True)))
+
+
+def test_what_an_interrupted_merge_holds_counts_as_room(models, tmp_path, monkeypatch):
+    recipe = merger.load_recipe(recipe_text(models))
+    events = merger.merge(recipe, tmp_path / "out", RunOptions(workers=1))
+    next(event for event in events if isinstance(event, merger.TensorMerged))
+    events.close()
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage._replace(free=0))
+    with pytest.raises(merger.PlanError, match="of disk"):
+        list(merger.merge(recipe, tmp_path / "other"))
+    assert not (tmp_path / "other").exists()
+    *_, last = merger.merge(recipe, tmp_path / "out", RunOptions(resume=True))
+    assert isinstance(last, merger.Merged)
 
 
 def test_an_input_that_changes_during_the_merge_is_noticed(models, tmp_path):

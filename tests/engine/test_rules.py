@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -264,6 +265,22 @@ def test_passes_over_the_data(tiny_family, tmp_path, method, passes):
     )
     events = list(merger.merge(recipe, tmp_path / "out"))
     assert events[-1].bytes_read == passes * events[0].bytes_in
+
+
+def test_a_copied_tensor_is_copied_by_the_kernel(place, tmp_path, monkeypatch):
+    if not hasattr(os, "copy_file_range"):
+        pytest.skip("this system copies through memory")
+    kernel, copied = os.copy_file_range, []
+
+    def counting(*arguments: int) -> int:
+        copied.append(kernel(*arguments))
+        return copied[-1]
+
+    monkeypatch.setattr(os, "copy_file_range", counting)
+    a = place("a", {"w": ones(1, 300, 300)})
+    list(merger.merge(Recipe.build("passthrough", [a]), tmp_path / "out"))
+    assert sum(copied) == 300 * 300 * 4
+    assert load_file(tmp_path / "out" / "model.safetensors")["w"].eq(1).all()
 
 
 # dtypes

@@ -23,6 +23,10 @@ WEIGHTS = [0.5, 0.3, 0.2, 0.7]
 SHAPES = [(6, 50), (300,), (3, 4, 5), (), (1, 1)]
 
 
+def test_every_method_is_held_to_this_contract():
+    assert registry.all_methods() == METHODS, "a method written as a class needs a contract suite too"
+
+
 def value_for(definition: ConfigParameterDef, model: int = 0) -> Any:
     """A value in the middle of what a parameter allows; weights that differ between models."""
     if definition.name == "weight":
