@@ -52,7 +52,7 @@ def build(store: JobStore, what_if: WhatIf) -> gr.Blocks:
         models_panel.wire(models, desk, family())
         mix_panel.wire(mix, mixer, desk)
         merge_panel.wire(merge, merges, desk, frame.steps)
-        wire_start(page, desk, frame, merge, merges)
+        wire_start(page, desk, frame, models.problem, merge, merges)
     return page
 
 
@@ -107,7 +107,7 @@ def launch(page: gr.Blocks, store: JobStore, host: str, port: int) -> None:
         show_error=False,
         blocked_paths=[str(store.data_dir)],
         app_kwargs={
-            "routes": [*figure_board.routes(), *downloads.routes(store)],
+            "routes": [*access.closed(), *figure_board.routes(), *downloads.routes(store)],
             "middleware": access.middleware(host),
         },
     )

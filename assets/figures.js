@@ -20,7 +20,11 @@ const plotly = new Promise((resolve, reject) => {
 
 function build() {
   structure = JSON.parse(props.structure || "null");
-  drawn.forEach((card) => (sizes.unobserve(card.plot), sight.unobserve(card.plot)));
+  drawn.forEach(({ plot }) => {
+    sizes.unobserve(plot);
+    sight.unobserve(plot);
+    if (plot.data) window.Plotly.purge(plot);
+  });
   drawn.clear();
   queue.length = 0;
   cards.replaceChildren(...(structure ? theme().cards.map(addCard) : []));
@@ -54,9 +58,10 @@ function withChoice(heading, { label, options }) {
   return row;
 }
 
-function addNumber({ name, label }) {
+function addNumber({ name, label, hint }) {
   const item = create("div", "number");
   item.dataset.name = name;
+  item.title = hint;
   item.append(create("dt", "", label), create("dd", "", "–"));
   return item;
 }
@@ -78,6 +83,8 @@ function receive() {
     card.sentence.textContent = sentence;
     enqueue(name);
   }
+  const select = cards.querySelector("select");
+  if (select && next.chosen) select.value = next.chosen;
   clearTimeout(settling);
   if (next.final) live.textContent = next.say ?? "";
   else settling = setTimeout(() => trigger("settle"), 300);
@@ -95,11 +102,15 @@ function enqueue(name) {
 }
 
 async function draw() {
-  await plotly;
-  const index = queue.findIndex((name) => drawn.get(name).visible);
-  if (index >= 0) paint(...queue.splice(index, 1));
-  board.dataset.drawn = queue.some((name) => drawn.get(name).visible) ? "" : message?.stamp ?? "";
-  frame = queue.some((name) => drawn.get(name).visible) ? requestAnimationFrame(draw) : 0;
+  try {
+    await plotly;
+    const index = queue.findIndex((name) => drawn.get(name).visible);
+    if (index >= 0) paint(...queue.splice(index, 1));
+  } finally { // one figure that fails must not stop the others
+    const waiting = queue.some((name) => drawn.get(name).visible);
+    board.dataset.drawn = waiting ? "" : message?.stamp ?? "";
+    frame = waiting && window.Plotly ? requestAnimationFrame(draw) : 0;
+  }
 }
 
 function paint(name) {

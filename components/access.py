@@ -9,7 +9,9 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.responses import PlainTextResponse
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from components.demo import FOLDER
@@ -63,6 +65,15 @@ def middleware(server_name: str) -> list[Middleware]:
         Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
         Middleware(SameOriginMiddleware, public_hosts=public),
     ]
+
+
+def closed() -> list[Route]:
+    """Gradio's own ways in that the page does not use: nobody fills the disk with uploads."""
+
+    async def refuse(request: Request) -> Response:
+        return PlainTextResponse("Not found.", 404)
+
+    return [Route("/gradio_api/upload", refuse, methods=["POST"])]
 
 
 def public_hosts() -> list[str]:

@@ -6,6 +6,7 @@ visibility.  What does not fit into the pool is said and can be set in the recip
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -77,24 +78,30 @@ def _slider(elem_id: str) -> gr.Slider:
 
 
 def read(draft: Draft, facts: MethodFacts, values: Sequence[Value]) -> Draft:
-    """The draft as the controls say it, from the values of `Pool.inputs`."""
+    """The draft as the controls say it, from the values of `Pool.inputs`.
+
+    Args:
+        draft: as a program last wrote it, so that it knows the ends of the sliders.
+        facts: of its method.
+        values: of the controls; those of hidden ones do not matter.
+    """
+    full = draft.settings(facts)
     per_model, numbers, switches = slots(facts)
     table = [values[place * PER_MODEL : (place + 1) * PER_MODEL] for place in range(MAX_MODELS)]
     globals_from = MAX_MODELS * PER_MODEL
     read_models = {
-        parameter.name: tuple(_typed(parameter, table[place][slot]) for place in range(len(draft.models)))
+        parameter.name: tuple(
+            _typed(parameter, table[place][slot], full.per_model[parameter.name][place])
+            for place in range(len(draft.models))
+        )
         for slot, parameter in enumerate(per_model)
     }
     read_globals = {
-        parameter.name: _typed(parameter, value)
+        parameter.name: _typed(parameter, value, full.parameters[parameter.name])
         for parameters, start in ((numbers, globals_from), (switches, globals_from + NUMBERS))
         for parameter, value in zip(parameters, values[start : start + len(parameters)], strict=True)
     }
-    return replace(
-        draft.settings(facts),
-        per_model={**draft.per_model, **read_models},
-        parameters={**draft.parameters, **read_globals},
-    )
+    return replace(full, per_model={**full.per_model, **read_models}, parameters={**full.parameters, **read_globals})
 
 
 def shown(draft: Draft, facts: MethodFacts) -> list[Any]:
@@ -166,7 +173,7 @@ def _set_slider(
     if slot >= len(parameters):
         return gr.Slider(visible=False)
     parameter = parameters[slot]
-    label = f"{names[place]} · {text.parameter_label(parameter.name)}"
+    label = f"{text.short(names[place], 40)} · {text.parameter_label(parameter.name)}"
     return _ranged(parameter, values[parameter.name][place], label, None)
 
 
@@ -176,9 +183,11 @@ def _ranged(parameter: ConfigParameterDef, value: Value, label: str, info: str |
     return gr.Slider(minimum=low, maximum=high, step=step, value=float(value), label=label, info=info, visible=True)
 
 
-def _typed(parameter: ConfigParameterDef, value: Any) -> Value:
-    """A control's value in the parameter's type; an emptied number box counts as the default."""
-    if value is None:
-        return default(parameter)
-    result: Value = parameter.type(value)
+def _typed(parameter: ConfigParameterDef, value: Any, written: Value) -> Value:
+    """A control's value in the parameter's type, inside the slider's ends, where an emptied number box goes to, too."""
+    if parameter.type is bool:
+        return bool(value)
+    low, high = span(parameter, written)
+    is_number = isinstance(value, (int, float)) and math.isfinite(value)
+    result: Value = parameter.type(min(max(value, low), high) if is_number else low)
     return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -30,6 +31,24 @@ def family() -> Draft:
     )
 
 
+def is_family(draft: Draft) -> bool:
+    """Whether all of a draft's models are the demo's."""
+    return bool(draft.models) and _places(draft.models) <= _places((demo.BASE, *demo.EXPERTS.values()))
+
+
+def is_whole_family(draft: Draft) -> bool:
+    """Whether it mixes the demo's three fine-tunes on their base."""
+    return (
+        is_family(draft)
+        and _places(draft.models[place] for place in draft.experts) == _places(demo.EXPERTS.values())
+        and draft.base is not None
+    )
+
+
+def _places(models: Iterable[str | os.PathLike[str]]) -> set[str]:
+    return {os.path.realpath(model) for model in models}
+
+
 class DemoSkills:
     """Tries models and merges of the demo family; knows nothing of other models.
 
@@ -47,8 +66,7 @@ class DemoSkills:
     def known(self, draft: Draft) -> Skills | None:
         """Views and the skills of the draft's models; None when they are not all of the family."""
         places = [os.path.realpath(model) for model in draft.models]
-        family_places = {os.path.realpath(model) for model in (demo.BASE, *demo.EXPERTS.values())}
-        if not places or not family_places.issuperset(places):
+        if not is_family(draft):
             return None
         order = sorted(range(len(places)), key=lambda place: place != draft.base)
         rows = [self._parent(places[place]) for place in order]

@@ -9,14 +9,23 @@ from typing import Any
 import gradio as gr
 from gradio.events import Dependency
 
-from components import problems
+from components import problems, text
 from components.draft import Draft
 
 STORAGE_SECRET = "mixdesk"
 """Keeps the browser's storage readable after a restart.  It is no secret: the page's config shows it."""
 
-QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-"""For all handlers: they belong to the page alone, and a reload may break off a request without a trace."""
+QUIET: dict[str, Any] = {
+    "queue": False,
+    "show_progress": "hidden",
+    "api_visibility": "private",
+    "preprocess": False,
+}
+"""For all handlers: they belong to the page alone, and a reload may break off a request without a trace.
+
+Values arrive as the page sends them: Gradio would refuse a move of any control while one number box holds too
+large a number, or none; here the handlers read them with care.
+"""
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,17 @@ class Desk:
         """What `outputs` shows for a draft."""
         return [draft.to_json(), *(update for view in self.views for update in view.shown(draft))]
 
+    def restored(self, draft: Draft) -> tuple[list[Any], str]:
+        """What `outputs` shows for a draft, without the views that fail, and an alert that says why."""
+        updates, alert = [draft.to_json()], ""
+        for view in self.views:
+            try:
+                updates += view.shown(draft)
+            except Exception as error:
+                updates += [gr.skip()] * len(view.outputs)
+                alert = alert or problems.alert(problems.explain(error, text.CANNOT_RESTORE))
+        return updates, alert
+
     @property
     def sources(self) -> list[Any]:
         """What `current` reads."""
@@ -135,9 +155,9 @@ class Desk:
             found = [] if data is None else [data(event)]
             try:
                 changed = handler(self.current(values[:count]), *values[count:], *found)
+                return ["", *self.updates(changed), *[""] * len(cleared)]
             except Exception as error:
                 return [problems.alert(problems.explain(error, what)), *[gr.skip()] * (len(outputs) - 1)]
-            return ["", *self.updates(changed), *[""] * len(cleared)]
 
         outputs = [problem, *self.outputs, *cleared]
         return self.redraw(trigger(run, [*self.sources, *inputs], outputs, **QUIET))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from components import text
 from merger import ModelReference, Recipe, UserError
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 Value = bool | int | float
 MAX_MODELS = 8
+START_DENSITY = 0.5
+_TURNING = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)])
+"""Characters that turn the direction of writing, also of the words after a name."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +45,9 @@ class Draft:
     @property
     def names(self) -> tuple[str, ...]:
         """What to call each model: its folder, with the folder above where two are alike."""
-        short = [ModelReference.parse(model).short_name for model in self.models]
+        short = [ModelReference.parse(model).short_name.translate(_TURNING) for model in self.models]
         return tuple(
-            name if short.count(name) == 1 else "/".join(model.rstrip("/").split("/")[-2:])
+            name if short.count(name) == 1 else "/".join(model.translate(_TURNING).rstrip("/").split("/")[-2:])
             for name, model in zip(short, self.models, strict=True)
         )
 
@@ -96,18 +100,18 @@ class Draft:
         """The same with a value for every parameter of the method."""
         count = len(self.models)
         per_model = {
-            parameter.name: _padded(self.per_model.get(parameter.name, ()), count, default(parameter))
+            parameter.name: _padded(self.per_model.get(parameter.name, ()), count, start(parameter))
             for parameter in facts.tensor_parameters
         }
         parameters = {
-            parameter.name: self.parameters.get(parameter.name, default(parameter)) for parameter in facts.parameters
+            parameter.name: self.parameters.get(parameter.name, start(parameter)) for parameter in facts.parameters
         }
         return replace(self, per_model={**self.per_model, **per_model}, parameters={**self.parameters, **parameters})
 
     def without_defaults(self, facts: MethodFacts) -> Draft:
-        """The same without the values that are a method's own defaults."""
-        alone = {p.name for p in facts.tensor_parameters if set(self.per_model.get(p.name, ())) == {default(p)}}
-        common = {p.name for p in facts.parameters if self.parameters.get(p.name) == default(p)}
+        """The same without the values that a method starts with on the page."""
+        alone = {p.name for p in facts.tensor_parameters if set(self.per_model.get(p.name, ())) == {start(p)}}
+        common = {p.name for p in facts.parameters if self.parameters.get(p.name) == start(p)}
         return replace(
             self,
             per_model={name: values for name, values in self.per_model.items() if name not in alone},
@@ -119,7 +123,10 @@ class Draft:
 
         Raises:
             RecipeError: settings that contradict each other; all of them together.
+            UserError: there is nothing but a base.
         """
+        if self.models and not self.experts:
+            raise UserError(text.ONLY_BASE, hint=text.ONLY_BASE_HINT)
         full = self.settings(facts)
         base = None if self.base is None else self.models[self.base]
         listed = [place for place in range(len(self.models)) if place != self.base or facts.base == "reads_first"]
@@ -165,8 +172,13 @@ class Draft:
             return None
 
 
+def start(parameter: ConfigParameterDef) -> Value:
+    """Where a control starts: methods that can drop changes do so, or they would look like plain task arithmetic."""
+    return START_DENSITY if parameter.name == "density" and parameter.default_value == 1 else default(parameter)
+
+
 def default(parameter: ConfigParameterDef) -> Value:
-    """Where a control starts: the method's default, the middle of closed bounds, or one."""
+    """What a recipe means that does not set it: the method's default, the middle of closed bounds, or one."""
     if parameter.default_value is not None:
         value: Value = parameter.default_value
         return value

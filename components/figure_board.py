@@ -54,17 +54,20 @@ def routes() -> list[Route]:
 
 def structure_message(shape: Shape, key: str) -> str:
     """What the page needs once for a set of models."""
-    strip = [{"name": name, "label": text.STRIP[name]} for name in _strip(shape)]
+    strip = [{"name": name, "label": text.STRIP[name], "hint": text.STRIP_HINTS[name]} for name in _strip(shape)]
     return json.dumps({"key": key, "strip": strip, **figures.structure(shape)}, separators=(",", ":"))
 
 
-def move_message(shape: Shape, numbers: Numbers, key: str, stamp: int, *, final: bool) -> str:
-    """What one move changes; under 10 KB for a hundred layers."""
+def move_message(
+    shape: Shape, numbers: Numbers, key: str, stamp: int, *, final: bool, chosen: str = figures.MERGED
+) -> str:
+    """What one move changes, and whose change the map shows; under 10 KB for a hundred layers."""
     drawn = figures.arrays(shape, numbers)
     message: dict[str, Any] = {
         "key": key,
         "stamp": stamp,
         "final": final,
+        "chosen": chosen,
         "strip": {name: _strip_value(name, numbers) for name in _strip(shape)},
         "figures": drawn,
     }

@@ -6,15 +6,14 @@ move.  Both are plain values; each figure is one entry of `FIGURES`.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from components import text
+from components.labels import labels, places, rounded
 from components.numbers import Numbers, Shape
 from components.palette import DARK, LIGHT, Palette, scale, template
 
@@ -72,36 +71,12 @@ def arrays(shape: Shape, numbers: Numbers) -> dict[str, Any]:
     }
 
 
-def label(name: str, limit: int = 28) -> str:
-    """A name as Plotly may show it: its pseudo-HTML is escaped and it is cut in the middle."""
-    if len(name) > limit:
-        name = f"{name[: limit // 2]}…{name[-(limit // 2 - 1) :]}"
-    return html.escape(name, quote=False)
-
-
-def rounded(values: NDArray[np.floating[Any]], digits: int = 4) -> list[Any]:
-    """Values short enough to travel on every move; what is not a number becomes null."""
-    keep = np.round(np.asarray(values, dtype=float), digits).astype(object)
-    keep[~np.isfinite(np.asarray(values, dtype=float))] = None
-    return keep.tolist()
-
-
-def _labels(names: tuple[str, ...]) -> list[str]:
-    """Labels that stay different from each other after cutting, as categories must."""
-    seen: dict[str, int] = {}
-    unique = []
-    for name in map(label, names):
-        seen[name] = seen.get(name, 0) + 1
-        unique.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
-    return unique
-
-
 def _layer_axis(shape: Shape) -> dict[str, Any]:
     step = 1 + len(shape.layers) // 24
     return {
         "type": "category",
         "title": {"text": text.LAYER},
-        "tickvals": _labels(shape.layers)[::step],
+        "tickvals": labels(shape.layers)[::step],
         "range": [-0.5, len(shape.layers) - 0.5],
         "showgrid": False,
     }
@@ -115,12 +90,13 @@ def _share_axis(title: str = "") -> dict[str, Any]:
 
 
 def _change_spec(shape: Shape, palette: Palette) -> Spec:
-    roles = _labels(shape.roles)
+    roles = labels(shape.roles)
     digits = sum(shape.change_limit < limit for limit in (0.08, 0.008))
     trace = {
         "type": "heatmap",
-        "x": _labels(shape.layers),
+        "x": labels(shape.layers),
         "y": roles,
+        "customdata": [places(shape)] * len(roles),
         "zmin": 0,
         "zmax": shape.change_limit,
         "colorscale": scale(palette.sequential),
@@ -144,12 +120,13 @@ def _change_arrays(shape: Shape, numbers: Numbers) -> Arrays:
 
 
 def _agreement_spec(shape: Shape, palette: Palette) -> Spec:
-    names = _labels(shape.layers)
+    names = labels(shape.layers)
     bars = [
         {
             "type": "bar",
             "name": text.AGREE,
             "x": names,
+            "customdata": places(shape),
             "marker": {"color": palette.merge},
             "hovertemplate": text.HOVER_AGREE,
         },
@@ -157,6 +134,7 @@ def _agreement_spec(shape: Shape, palette: Palette) -> Spec:
             "type": "bar",
             "name": text.CONFLICT,
             "x": names,
+            "customdata": places(shape),
             "marker": {"color": palette.conflict},
             "hovertemplate": text.HOVER_CONFLICT,
         },
@@ -166,6 +144,7 @@ def _agreement_spec(shape: Shape, palette: Palette) -> Spec:
         "mode": "lines+markers",
         "name": text.SURVIVES,
         "x": names,
+        "customdata": places(shape),
         "line": {"color": palette.ghost, "width": 2},
         "marker": {"size": 6},
         "hovertemplate": text.HOVER_SURVIVES,
@@ -192,7 +171,7 @@ def _agreement_arrays(shape: Shape, numbers: Numbers) -> Arrays:
 
 
 def _cosine_spec(shape: Shape, palette: Palette) -> Spec:
-    names = _labels(shape.models)
+    names = labels(shape.models, 16)
     trace = {
         "type": "heatmap",
         "x": names,
@@ -223,12 +202,13 @@ def _kept_spec(shape: Shape, palette: Palette) -> Spec:
             "type": "scatter",
             "mode": "lines+markers",
             "name": name,
-            "x": _labels(shape.layers),
+            "x": labels(shape.layers),
+            "customdata": places(shape),
             "line": {"color": palette.model(index), "width": 2},
             "marker": {"size": 7},
             "hovertemplate": text.HOVER_KEPT,
         }
-        for index, name in enumerate(_labels(shape.models))
+        for index, name in enumerate(labels(shape.models))
     ]
     layout = {"xaxis": _layer_axis(shape), "yaxis": _share_axis()}
     return {"height": 300, "data": traces, "layout": layout}
@@ -253,7 +233,7 @@ def _skill_spec(shape: Shape, palette: Palette) -> Spec:
             "marker": {"color": palette.muted if index == 0 else palette.model(index - 1), "opacity": 0.45},
             "hovertemplate": hover,
         }
-        for index, (name, accuracy) in enumerate(zip(_labels(shape.skills.models), shape.skills.accuracy, strict=True))
+        for index, (name, accuracy) in enumerate(zip(labels(shape.skills.models), shape.skills.accuracy, strict=True))
     ]
     merge = {"type": "bar", "name": text.MERGE, "x": views, "marker": {"color": palette.merge}, "hovertemplate": hover}
     ghost = {
@@ -280,6 +260,10 @@ def _skill_arrays(shape: Shape, numbers: Numbers) -> Arrays:
     return [{} for _ in shape.skills.models] + [{"y": values} for values in moving]
 
 
+def _any(shape: Shape) -> bool:
+    return bool(shape.models)
+
+
 def _several(shape: Shape) -> bool:
     return len(shape.models) > 1
 
@@ -299,5 +283,5 @@ FIGURES = (
         "agreement", text.FIGURE_AGREEMENT, _agreement_spec, _agreement_arrays, text.agreement_sentence, shown=_several
     ),
     Figure("cosine", text.FIGURE_COSINE, _cosine_spec, _cosine_arrays, text.cosine_sentence, shown=_several),
-    Figure("kept", text.FIGURE_KEPT, _kept_spec, _kept_arrays, text.kept_sentence, wide=True),
+    Figure("kept", text.FIGURE_KEPT, _kept_spec, _kept_arrays, text.kept_sentence, _any, wide=True),
 )

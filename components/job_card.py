@@ -55,7 +55,7 @@ def _now(job: Job, ahead: int) -> str:
     if job.state == "verified":
         return text.VERIFIED_IN.format(time=text.duration((job.finished or 0) - (job.started or 0)))
     if not job.is_active:
-        return text.JOB_HINTS.get(job.state, "")
+        return "" if _failure(job) else text.JOB_HINTS.get(job.state, "")
     if done.phase != "merging":
         return text.PHASES[done.phase]
     where = [text.TENSOR_OF.format(done=min(done.done + 1, done.total), total=done.total)]
@@ -67,9 +67,9 @@ def _now(job: Job, ahead: int) -> str:
 
 
 def _failure(job: Job) -> str:
-    if job.state not in ("failed", "interrupted"):
+    if job.state not in text.JOB_STOPPED:
         return ""
-    return problems.alert([problems.of_problem(problem, text.JOB_FAILED) for problem in job.problems])
+    return problems.alert([problems.of_problem(problem, text.JOB_STOPPED[job.state]) for problem in job.problems])
 
 
 def result(store: JobStore, job: Job, owner: str | None, skills: Skills | None) -> str:

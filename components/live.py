@@ -8,6 +8,7 @@ a time: several at once would only slow each other down.
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -16,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import merger
-from components import access
+from components import access, text
 from components.demo_skills import DemoSkills
 from components.draft import Draft
-from components.numbers import Numbers, Shape
+from components.numbers import ORIGIN, Numbers, Shape
 from components.recipes import recipe_of
 
 if TYPE_CHECKING:
@@ -123,14 +124,15 @@ class WhatIf:
         full = merger.take_sample(recipe, elements_per_tensor=_full_elements(draft), policy=access.policy())
         names = [draft.names[place] for place in draft.compared]
         roles = [part.role for part in full.parts]
-        shape = Shape.of(full.evaluate_arrays(recipe), names, roles, self.skills.known(draft))
+        origin = text.STACKED if recipe.slices else draft.names[0] if draft.base is None else ORIGIN
+        shape = Shape.of(full.evaluate_arrays(recipe), names, roles, self.skills.known(draft), origin)
         return Samples(key, full, full.thinned(LIVE_ELEMENTS), shape)
 
 
 def set_key(draft: Draft) -> str:
-    """Names a set of models and the state of their files."""
-    states = [(model, *_file_state(Path(model).expanduser())) for model in draft.models]
-    return hashlib.sha256(repr((states, draft.base)).encode()).hexdigest()[:16]
+    """Names a set of models and the state of their files; a pinned recipe may put their layers together anew."""
+    states = [(model, *_file_state(Path(os.path.expanduser(model)))) for model in draft.models]
+    return hashlib.sha256(repr((states, draft.base, draft.pinned)).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _file_state(path: Path) -> list[tuple[str, int, int]]:

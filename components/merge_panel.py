@@ -29,6 +29,15 @@ REMEMBER_JOB = """(job) => {
 }"""
 
 
+FOCUS_PROGRESS = """() => setTimeout(() => {
+  const progress = document.getElementById('progress');
+  if (!progress.querySelector('.job-card') || document.querySelector('#step-merge .alert')) return;
+  progress.tabIndex = -1;
+  progress.focus();
+}, 50)"""
+"""The start button is switched off now, and a switched-off button cannot keep the focus."""
+
+
 @dataclass(frozen=True)
 class MergePanel:
     """The components of step 3."""
@@ -118,7 +127,7 @@ class Merges:
     def forecast(self, draft: Draft) -> str:
         """What will be made: sizes, and everything that stands in the way."""
         if not draft.models:
-            return f"<p class='empty'>{text.NO_MODELS}</p>"
+            return f"<p class='empty'>{text.NO_MODELS_YET}</p>"
         try:
             plan = merger.make_plan(self.what_if.recipe(draft), out=self.store.data_dir, policy=access.policy())
         except Exception as error:
@@ -156,24 +165,35 @@ class Merges:
     def watch(self, watched: str | None, last: str | None, owner: str | None) -> list[Any]:
         """Updates for `MergePanel.job_outputs`: the merge that a link led to, else this browser's last one."""
         job_id = watched or last
-        job = self.store.get(job_id) if job_id else None
+        job = self.store.get(str(job_id)) if job_id else None
         if job is None:
             hidden, shut = gr.Button(visible=False), gr.Column(visible=False)
-            return ["", hidden, hidden, "", shut, "", "", gr.Button(interactive=True), gr.Timer(active=False)]
-        is_mine = self.store.owns(job.id, owner or "")
-        is_done = job.state == "verified"
-        card, recipe = job_card.texts(self.store, job) if is_done else ("", "")
+            told = f"<p class='empty'>{text.NO_SUCH_JOB}</p>" if watched else ""
+            return [told, hidden, hidden, "", shut, "", "", gr.Button(interactive=True), gr.Timer(active=False)]
+        is_mine = self.store.owns(job.id, str(owner or ""))
+        try:
+            result, card, recipe = self._outcome(job, str(owner) if is_mine else None)
+        except Exception as error:
+            result, card, recipe = problems.alert(problems.explain(error, text.RESULT_GONE)), "", ""
+        is_done = bool(card or recipe)
         return [
             job_card.progress(job, self.store.ahead(job.id)),
             gr.Button(visible=is_mine and job.state in ("queued", "running")),
             gr.Button(visible=is_mine and job.is_resumable),
-            job_card.result(self.store, job, owner if is_mine else None, self._skills_of(job)) if is_done else "",
+            result,
             gr.Column(visible=is_done),
             card,
             recipe,
             gr.Button(interactive=not job.is_active),
             gr.Timer(active=job.is_active),
         ]
+
+    def _outcome(self, job: Job, owner: str | None) -> tuple[str, str, str]:
+        """Result, model card and recipe of a finished job; nothing of others."""
+        if job.state != "verified":
+            return "", "", ""
+        card, recipe = job_card.texts(self.store, job)
+        return job_card.result(self.store, job, owner, self._skills_of(job)), card, recipe
 
     def _skills_of(self, job: Job) -> Skills | None:
         """Skills of a merge of the demo's models, beside theirs; None for other merges."""
@@ -197,8 +217,9 @@ def wire(panel: MergePanel, merges: Merges, desk: Desk, steps: gr.HTML) -> None:
         try:
             job, owner = merges.start(desk.current(values), name, owner)
         except Exception as error:
-            return [problems.alert(problems.explain(error, text.CANNOT_MERGE)), *[gr.skip()] * 3]
-        return ["", job, owner, job]
+            alert, told = problems.alert(problems.explain(error, text.CANNOT_MERGE)), forecast(*values)
+            return ["" if stands_in_the_way(told) else alert, *[gr.skip()] * 3, told]
+        return ["", job, owner, job, gr.skip()]
 
     def forecast(*values: Any) -> str:
         return merges.forecast(desk.current(values))
@@ -206,17 +227,22 @@ def wire(panel: MergePanel, merges: Merges, desk: Desk, steps: gr.HTML) -> None:
     started = panel.start.click(
         start,
         [panel.name, memory.owner, *desk.sources],
-        [panel.problem, memory.job, memory.owner, memory.watched],
+        [panel.problem, memory.job, memory.owner, memory.watched, panel.summary],
         **QUIET,
     )
     remembered = started.then(None, [memory.job], None, js=REMEMBER_JOB, api_visibility="private")
-    remembered.then(**watching)
+    remembered.then(**watching).then(None, None, None, js=FOCUS_PROGRESS, api_visibility="private")
     for button, act in ((panel.cancel, merges.store.cancel), (panel.resume, merges.store.resume)):
         button.click(_acting(act), merges.inputs(memory), [panel.problem], **QUIET).then(**watching)
     panel.timer.tick(**watching)
     panel.renew.tick(**watching)
     for trigger in (steps.step, panel.dtype.input):
         trigger(forecast, desk.sources, panel.summary, **QUIET)
+
+
+def stands_in_the_way(forecast: str) -> bool:
+    """Whether a forecast says why there can be no merge, so that nobody has to say it again."""
+    return "<dl" not in forecast
 
 
 def _acting(act: Callable[[str, str], Job]) -> Callable[[str | None, str | None, str | None], str]:
@@ -232,6 +258,7 @@ def _acting(act: Callable[[str, str], Job]) -> Callable[[str | None, str | None,
     return run
 
 
-def shown(draft: Draft) -> list[str]:
-    """The number format of a draft."""
-    return [draft.dtype or ""]
+def shown(draft: Draft) -> list[Any]:
+    """The number format of a draft; a pinned recipe sets it itself."""
+    known = [value for _, value in text.DTYPES]
+    return [gr.Dropdown(text.DTYPES, value=draft.dtype if draft.dtype in known else "", visible=draft.pinned is None)]

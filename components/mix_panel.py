@@ -12,6 +12,7 @@ from gradio.events import Dependency
 
 import merger
 from components import controls, figure_board, problems, shell, text
+from components.demo_skills import is_whole_family
 from components.desk import QUIET, Desk, Memory
 from components.draft import Draft
 from components.figures import MERGED
@@ -90,7 +91,7 @@ class Mixer:
         if draft.pinned is not None:
             return draft
         *moved, dtype = values
-        return replace(controls.read(draft, self.what_if.methods[draft.method], moved), dtype=dtype or None)
+        return replace(controls.read(draft, self.what_if.methods[draft.method], moved), dtype=str(dtype or "") or None)
 
     def shown(self, draft: Draft) -> list[Any]:
         """Updates for `MixPanel.outputs`."""
@@ -112,9 +113,12 @@ class Mixer:
         """What to drag, in one sentence."""
         if not draft.models:
             return text.LEAD
-        is_family = self.what_if.skills.known(draft) is not None and len(draft.experts) > 1
-        has_lambda = any(parameter.name == "lambda" for parameter in self.what_if.methods[draft.method].parameters)
-        return text.LEAD_DEMO if is_family and has_lambda and draft.pinned is None else text.LEAD
+        if draft.pinned is not None:
+            return text.LEAD_STILL
+        if draft.method == "task_arithmetic" and is_whole_family(draft):
+            return text.LEAD_DEMO
+        per_model, numbers, _ = controls.slots(self.what_if.methods[draft.method])
+        return text.lead([text.parameter_label(parameter.name) for parameter in (*per_model, *numbers)])
 
     def yaml(self, draft: Draft) -> str:
         """The recipe as text; while settings contradict each other, says so as a comment."""
@@ -157,7 +161,7 @@ class Mixer:
         except Exception as error:
             lines = problems.explain(error, text.CANNOT_DRAW)[0].lines
             return figure_board.problem_message(lines, stamp, final=final)
-        return figure_board.move_message(samples.shape, numbers, samples.key, stamp, final=final)
+        return figure_board.move_message(samples.shape, numbers, samples.key, stamp, final=final, chosen=chosen)
 
     def choose_method(self, draft: Draft, method: str) -> Draft:
         """Another method; settings that were changed stay under their name, others take its defaults."""
@@ -170,7 +174,7 @@ class Mixer:
         Raises:
             RecipeError: with everything that is wrong with it.
         """
-        return draft_of(yaml, self.what_if.methods)
+        return draft_of(yaml or "", self.what_if.methods)
 
 
 def wire(panel: MixPanel, mixer: Mixer, desk: Desk) -> None:

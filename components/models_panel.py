@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
 import merger
 from components import access, problems, shell, text
+from components.demo_skills import is_family
 from components.desk import Desk
 from components.draft import Draft, portable_path
-from merger import MergerError, ModelReference, UserError
+from merger import ModelReference, UserError
 
 if TYPE_CHECKING:
     from merger import Report
@@ -77,11 +79,24 @@ def wire(panel: ModelsPanel, desk: Desk, demo: Draft) -> None:
         return demo
 
     for trigger in (panel.add.click, panel.path.submit):
-        desk.change(trigger, add_model, [panel.path], panel.problem, text.CANNOT_ADD, cleared=[panel.path])
+        desk.change(
+            trigger, leaving_demo(add_model), [panel.path], panel.problem, text.CANNOT_ADD, cleared=[panel.path]
+        )
     desk.change(panel.demo.click, load_demo, [], panel.problem, text.CANNOT_ADD)
-    for trigger, handler in ((panel.cards.remove, Draft.without_model), (panel.cards.base, choose_base)):
+    for trigger, handler in ((panel.cards.remove, leaving_demo(Draft.without_model)), (panel.cards.base, choose_base)):
         desk.change(trigger, handler, [], panel.problem, text.CANNOT_CHANGE, lambda event: int(event.place))
     panel.next.click(None, None, None, js=shell.go("mix"), api_visibility="private")
+
+
+def leaving_demo(handler: Callable[[Draft, Any], Draft]) -> Callable[[Draft, Any], Draft]:
+    """The handler; once the models are no longer the demo's alone, its settings go, too."""
+
+    def run(draft: Draft, value: Any) -> Draft:
+        changed = handler(draft, value)
+        left = is_family(draft) and not is_family(changed)
+        return replace(changed, per_model={}, parameters={}) if left else changed
+
+    return run
 
 
 def add_model(draft: Draft, path: str) -> Draft:
@@ -90,13 +105,21 @@ def add_model(draft: Draft, path: str) -> Draft:
     Raises:
         UserError: nothing was typed, the folder holds no model, or there are too many.
     """
-    if not path.strip():
+    path = unquoted(path or "")
+    if not path:
         raise UserError("The field is empty.", hint="Type the path of a folder that holds a model.")
-    grown = draft.with_model(portable_path(path.strip()))
+    grown = draft.with_model(portable_path(path))
     report = inspected(grown)
     if grown.base is None and report.base is not None:
         grown = grown.with_base(place_of(report.base, grown))
     return grown
+
+
+def unquoted(path: str) -> str:
+    """What was typed or pasted, without spaces and the quotes that file managers and shells put around a path."""
+    path = path.strip()
+    is_quoted = len(path) > 1 and path[0] == path[-1] and path[0] in "'\""
+    return path[1:-1].strip() if is_quoted else path
 
 
 def choose_base(draft: Draft, place: int) -> Draft:
@@ -116,7 +139,7 @@ def shown(draft: Draft) -> list[str]:
         return [f"<p class='empty'>{text.NO_MODELS}</p>", ""]
     try:
         report = inspected(draft)
-    except MergerError as error:
+    except Exception as error:
         return [cards(draft, None), problems.alert(problems.explain(error, text.CANNOT_OPEN))]
     return [cards(draft, report), findings(report)]
 

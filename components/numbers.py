@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.floating[Any]]
 OUTSIDE = "other"
 """Column of the tensors that belong to no layer."""
+ORIGIN = "the base model"
+"""What changes are measured from, when there is a base."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Shape:
         rows: where each of them stands in a sample's arrays.
         change_limit: end of the colour scale of relative changes.
         skills: of the demo's models; without views for other models.
+        origin: what the changes are measured from, in words.
     """
 
     models: tuple[str, ...]
@@ -48,10 +51,16 @@ class Shape:
     rows: tuple[int, ...]
     change_limit: float
     skills: Skills = field(default_factory=Skills)
+    origin: str = ORIGIN
 
     @classmethod
     def of(
-        cls, arrays: Mapping[str, Any], names: Sequence[str], roles: Sequence[str], skills: Skills | None = None
+        cls,
+        arrays: Mapping[str, Any],
+        names: Sequence[str],
+        roles: Sequence[str],
+        skills: Skills | None = None,
+        origin: str = ORIGIN,
     ) -> Shape:
         """The arrangement of the arrays that a sample gives.
 
@@ -60,6 +69,7 @@ class Shape:
             names: of the models whose changes are measured.
             roles: of the tensors, in their order.
             skills: of the demo's models.
+            origin: what the changes are measured from, in words.
         """
         ordered = tuple(dict.fromkeys(roles))
         return cls(
@@ -69,6 +79,7 @@ class Shape:
             rows=tuple(map(list(arrays["roles"]).index, ordered)),
             change_limit=_change_limit(arrays["relative_delta"][:-1]),
             skills=skills or Skills(),
+            origin=origin,
         )
 
 
@@ -110,10 +121,10 @@ class Numbers:
             chosen: the model whose change the map shows; None for the merged model's.
         """
         overall, shown = arrays["overall"], -1 if chosen is None else chosen
-        kept = overall["kept_share"]
+        kept, change = overall["kept_share"], arrays["relative_delta"][shown][list(shape.rows)]
         return cls(
-            change=arrays["relative_delta"][shown][list(shape.rows)],
-            total_change=float(overall["relative_delta"][shown]),
+            change=change,
+            total_change=float(overall["relative_delta"][shown]) if np.isfinite(change).any() else float("nan"),
             agreement=arrays["sign_agreement"],
             surviving=arrays["surviving_share"],
             kept=arrays["kept_share"],

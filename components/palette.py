@@ -45,7 +45,7 @@ DARK = Palette(
     conflict="#fb923c",
     models=("#2dd4bf", "#fbbf24", "#f472b6", "#38bdf8", "#a3e635", "#c084fc", "#fdba74", "#cbd5e1"),
     sequential=("#1e293b", "#312e81", "#4338ca", "#6366f1", "#a5b4fc", "#eef2ff"),
-    diverging=("#fdba74", "#9a3412", "#1e293b", "#4338ca", "#a5b4fc"),
+    diverging=("#c2410c", "#7c2d12", "#1e293b", "#3730a3", "#4f46e5"),
 )
 
 

@@ -16,8 +16,8 @@ from components.shell import Shell
 STEP_NAMES = tuple(name for name, _ in text.STEPS)
 
 
-def wire_start(page: gr.Blocks, desk: Desk, frame: Shell, panel: MergePanel, merges: Merges) -> None:
-    """Restore what the browser remembers; a link to a merge leads to it."""
+def wire_start(page: gr.Blocks, desk: Desk, frame: Shell, problem: gr.HTML, panel: MergePanel, merges: Merges) -> None:
+    """Restore what the browser remembers; a link to a merge leads to it, and ``problem`` tells what failed."""
     memory = desk.memory
 
     def restore(saved: Any, step: Any, request: gr.Request) -> list[Any]:
@@ -26,7 +26,8 @@ def wire_start(page: gr.Blocks, desk: Desk, frame: Shell, panel: MergePanel, mer
         if draft is None or draft.method not in merges.what_if.methods:
             draft = family()
         here = "merge" if linked else step if step in STEP_NAMES else STEP_NAMES[0]
-        return [*desk.updates(draft), here, linked]
+        updates, alert = desk.restored(draft)
+        return [alert, *updates, here, linked]
 
     def step(event: gr.EventData) -> str:
         return str(event.step)
@@ -34,7 +35,8 @@ def wire_start(page: gr.Blocks, desk: Desk, frame: Shell, panel: MergePanel, mer
     def forecast(*values: Any) -> str:
         return merges.forecast(desk.current(values))
 
-    opened = page.load(restore, [memory.saved, memory.step], [*desk.outputs, frame.steps, memory.watched], **QUIET)
+    shown = [problem, *desk.outputs, frame.steps, memory.watched]
+    opened = page.load(restore, [memory.saved, memory.step], shown, **QUIET)
     desk.redraw(opened)
     found = opened.then(merges.watch, merges.inputs(memory), panel.job_outputs, **QUIET)
     found.then(forecast, desk.sources, panel.summary, **QUIET)

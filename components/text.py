@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -37,15 +38,32 @@ FIGURE_AGREEMENT = "Do the models agree?"
 FIGURE_KEPT = "How much of each change is kept"
 FIGURE_COSINE = "How alike the changes are"
 
-HOVER_CHANGE = "layer %{x}, %{y}<br>moves by %{z:.2%} of its size<extra></extra>"
-HOVER_AGREE = "layer %{x}: %{y:.0%} of the contested values<br>are pulled the same way<extra></extra>"
-HOVER_CONFLICT = "layer %{x}: %{y:.0%} of the contested values<br>are pulled in opposite ways<extra></extra>"
-HOVER_SURVIVES = "layer %{x}: %{y:.0%} of the weighted changes<br>are left after the vote on directions<extra></extra>"
+HOVER_CHANGE = "%{customdata}, %{y}<br>moves by %{z:.2%} of its size<extra></extra>"
+HOVER_AGREE = "%{customdata}: %{y:.0%} of the contested values<br>are pulled the same way<extra></extra>"
+HOVER_CONFLICT = "%{customdata}: %{y:.0%} of the contested values<br>are pulled in opposite ways<extra></extra>"
+HOVER_SURVIVES = "%{customdata}: %{y:.0%} of the weighted changes<br>are left after the vote<extra></extra>"
 HOVER_COSINE = "%{x} and %{y}<br>cosine of their changes: %{z:.2f}<extra></extra>"
-HOVER_KEPT = "layer %{x}: %{y:.0%} kept<extra>%{fullData.name}</extra>"
+HOVER_KEPT = "%{customdata}: %{y:.0%} of its change is kept<extra>%{fullData.name}</extra>"
 HOVER_SKILL = "%{x} digits: %{y:.0%} right<extra>%{fullData.name}</extra>"
 
 STRIP = {"change": "Change", "agreement": "Agreement", "kept": "Kept", "skill": "Accuracy", "surviving": "Survives"}
+STRIP_HINTS = {
+    "change": "How far the merge moves all in all, as a share of the size of what it starts from.",
+    "agreement": "Of the values that several models change: how many they pull the same way.",
+    "kept": "How much of the models' changes the method keeps.",
+    "skill": "Right answers on the test images, averaged over the four views.",
+    "surviving": "How much of the weighted changes is left after the vote on their direction.",
+}
+
+
+def place(layer: str) -> str:
+    """Where a column of the figures stands, in words."""
+    return "outside the layers" if layer == OUTSIDE else f"layer {layer}"
+
+
+def short(name: str, limit: int) -> str:
+    """A long name, cut in the middle."""
+    return name if len(name) <= limit else f"{name[: limit // 2]}…{name[-(limit // 2 - 1) :]}"
 
 
 def percent(value: float, digits: int = 0) -> str:
@@ -71,13 +89,15 @@ def skill_sentence(shape: Shape, numbers: Numbers) -> str:
 
 
 def change_sentence(shape: Shape, numbers: Numbers) -> str:
-    if not np.isfinite(numbers.change).any() or numbers.total_change == 0:
-        return "Nothing moves: the result is the base model itself."
+    if not np.isfinite(numbers.change).any():
+        return f"The change cannot be measured: values become too large, or {shape.origin} holds only zeros."
+    if numbers.total_change < 0.00005:
+        return f"Nothing moves: the result holds the very values of {shape.origin}."
     row, column = np.unravel_index(int(np.nanargmax(numbers.change)), numbers.change.shape)
     role, layer = shape.roles[row], shape.layers[column]
     place = role if layer == OUTSIDE else f"{role} in layer {layer}"
     return (
-        f"All in all by {change_percent(numbers.total_change)} of the base model's size; most in {place} "
+        f"All in all by {change_percent(numbers.total_change)} of the size of {shape.origin}; most in {place} "
         f"({change_percent(float(numbers.change[row, column]))})."
     )
 
@@ -85,26 +105,29 @@ def change_sentence(shape: Shape, numbers: Numbers) -> str:
 def agreement_sentence(shape: Shape, numbers: Numbers) -> str:
     if not np.isfinite(numbers.agreement).any():
         return "No value is changed by more than one model, so nothing is in conflict."
-    lowest = shape.layers[int(np.nanargmin(numbers.agreement))]
+    lowest = int(np.nanargmin(numbers.agreement))
     who = "both" if len(shape.models) == 2 else "all of them"
-    place = "outside the layers" if lowest == OUTSIDE else f"in layer {lowest}"
+    place = "outside the layers" if shape.layers[lowest] == OUTSIDE else f"in layer {shape.layers[lowest]}"
+    is_calm = numbers.agreement[lowest] > 0.995
     return (
         f"Where several models change a value, {who} pull the same way in {percent(numbers.total_agreement)} of cases. "
-        f"There is most conflict {place}."
+        f"{'Nothing is in conflict.' if is_calm else f'There is most conflict {place}.'}"
     )
 
 
 def kept_sentence(shape: Shape, numbers: Numbers) -> str:
+    if not np.isfinite(numbers.total_kept):
+        return "No model's change takes part in this merge, so there is nothing to keep."
     if numbers.total_kept > 0.995:
-        return "This setting keeps every change whole; a density below 1 would drop part of it."
-    return f"{percent(numbers.total_kept)} of all changes stay; the rest is set back to the base model."
+        return "Every change is kept whole. Methods with a density, such as TIES, can drop part of it."
+    return f"{percent(numbers.total_kept)} of all changes stay; the rest is set back to {shape.origin}."
 
 
 def cosine_sentence(shape: Shape, numbers: Numbers) -> str:
     pairs = np.triu_indices(len(shape.models), 1)
     values = numbers.cosine[pairs]
     if not np.isfinite(values).any():
-        return "At least one model does not differ from the base."
+        return f"Too few models differ from {shape.origin} to compare their changes."
     highest = int(np.nanargmax(values))
     first, second = shape.models[pairs[0][highest]], shape.models[pairs[1][highest]]
     value = float(values[highest])
@@ -143,6 +166,7 @@ ONE_MODEL = "Add at least one more model to merge it with."
 CANNOT_ADD = "This model could not be added."
 CANNOT_OPEN = "Not all models can be opened."
 CANNOT_CHANGE = "This change could not be made."
+CANNOT_RESTORE = "Not everything could be shown."
 
 
 def facts(model: Any) -> str:
@@ -182,6 +206,10 @@ LEAD_DEMO = (
     "Drag <strong>Lambda</strong> to the right and watch the indigo bars: the skills wake up, are all there near 0.7, "
     "and break apart far beyond it."
 )
+LEAD_STILL = "The figures show what this recipe would make. Nothing is written until you start it in step 3."
+ONLY_BASE = "There is nothing but the base to mix."
+ONLY_BASE_HINT = "Add a model that was fine-tuned from it in step 1."
+STACKED = "the layers it is put together from"
 NOTHING_TO_MIX = "There is nothing to mix yet: choose models in step 1."
 METHOD = "Method"
 YAML_TITLE = "Recipe as text (YAML)"
@@ -197,6 +225,15 @@ PINNED = (
 )
 BASE_UNUSED = "This method does not mix {name}; it only takes config and tokenizer from it."
 BASE_NEEDED = "This method needs a base. Choose it in step 1."
+
+
+def lead(names: Sequence[str]) -> str:
+    """What to drag, by the labels of a method's sliders."""
+    if not names:
+        return LEAD_STILL
+    bold = [f"<strong>{html.escape(name)}</strong>" for name in names]
+    listed = " or ".join(filter(None, (", ".join(bold[:-1]), bold[-1])))
+    return f"Drag {listed}: the figures show what the merge would be. Nothing is written until you start it in step 3."
 
 
 def models_wanted(count: int, has_base: bool) -> str:
@@ -216,7 +253,7 @@ PARAMETER_LABELS = {
     "gamma": "Gamma",
     "t": "Position between the two (t)",
     "scale": "Scale",
-    "normalize": "Normalise weights",
+    "normalize": "Normalize weights",
     "rescale": "Rescale what is kept",
     "int8_mask": "8-bit mask",
 }
@@ -244,7 +281,8 @@ MERGE_LEAD = "The merge runs in the background; you can close this page and come
 NAME = "Name of the result"
 NAME_DEFAULT = "my-merge"
 DTYPE = "Number format"
-DTYPES = [("as the base model", ""), ("bfloat16", "bfloat16"), ("float16", "float16"), ("float32", "float32")]
+DTYPES = [("as the base model", ""), *((name, name) for name in ("bfloat16", "float16", "float32", "float64"))]
+NO_MODELS_YET = "Choose models in step 1 first."
 START = "Start merge"
 CANCEL = "Cancel"
 RESUME = "Resume"
@@ -262,7 +300,7 @@ FORECAST_WRITE = "To write"
 FORECAST_MEMORY = "Working memory"
 
 JOB_LABEL = "Merge"
-JOB_FAILED = "The merge failed."
+JOB_STOPPED = {"failed": "The merge failed.", "interrupted": "The merge was interrupted."}
 JOB_STATES = {
     "queued": "{name} is waiting",
     "running": "Merging {name}",
@@ -280,12 +318,14 @@ JOB_HINTS = {
     "expired": "Its time was over. Start it again to have them back.",
 }
 PHASES = {"starting": "Opening the models", "packing": "Checking the files"}
+NO_SUCH_JOB = "This link leads to no merge: it was deleted, or the link is incomplete."
 QUEUED = "It starts in a moment."
 QUEUED_BEHIND = "{count} before it."
 TENSOR_OF = "tensor {done} of {total}"
 IN_LAYER = "layer {layer}"
 LEFT = "{time} left"
 VERIFIED_IN = "Written, read back and checked in {time}."
+RESULT_GONE = "The result cannot be shown."
 RESULT_LABEL = "Result"
 RESULT_TITLE = "The result"
 ALL_FINITE = "No value is infinite or not a number."

@@ -31,7 +31,7 @@ AUTO_CLASSES = {
 }
 LICENCE_LINE = re.compile(r"^license:[ \t]*[\"']?([\w.+-]+)", re.MULTILINE)
 LICENCE_TITLES = {
-    "apache-2.0": r"Apache License\s+Version 2\.0",
+    "apache-2.0": r"Apache License,?\s+Version 2\.0",
     "mit": r"\bMIT License\b|Permission is hereby granted, free of charge, to any person",
     "gpl-3.0": r"GNU GENERAL PUBLIC LICENSE\s+Version 3",
     "bsd-3-clause": r"BSD 3-Clause|Neither the name of",
@@ -129,7 +129,10 @@ def _auto_class(config: Mapping[str, Any]) -> str:
 
 
 def licence_of(checkpoint: Checkpoint) -> str | None:
-    """A model's licence as the Hub names it, from its card or its LICENSE file; None when neither tells."""
+    """A model's licence as the Hub names it, from its config, card or LICENSE file; None when none of them tells."""
+    named = (checkpoint.config or {}).get("license")
+    if isinstance(named, str) and named:
+        return named.lower()
     for name, file in checkpoint.files.items():
         if name == "README.md":
             text = file.read().decode("utf-8", "replace")

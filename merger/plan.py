@@ -19,7 +19,7 @@ from merger.ops.convert import working_dtype
 from merger.outputs import OutputTensor
 from merger.policy import Policy
 from merger.reading import row_length
-from merger.recipe import ModelEntry, Recipe, RunOptions
+from merger.recipe import ModelEntry, Recipe, RunOptions, has_filters
 from merger.rules import TensorPlanner
 from merger.tokenizer import same_tokenizer
 from merger.types import BLOCK_ELEMENTS, ModelReference
@@ -106,7 +106,7 @@ def make_plan(
         problems += _stranger_problems(recipe, method, matches)
         planned = [planner.plan(match) for match in matches]
         outputs = tuple(output for output in planned if output is not None)
-        problems += planner.problems()
+        problems += [*planner.problems(), *unmatched_filters(recipe, outputs)]
         plan = replace(plan, outputs=outputs, memory=memory_bound(outputs, options))
     problems += _disk_problems(plan.bytes_out, out) if out else []
     problems += policy.size_problems(len(plan.outputs), plan.bytes_out) if policy else []
@@ -186,6 +186,21 @@ def _wanted(method: MergeMethod) -> str:
     if low == high:
         return f"exactly {low} model{'s' if low > 1 else ''}"
     return f"at least {low} model{'s' if low > 1 else ''}" if high is None else f"{low} to {high} models"
+
+
+def unmatched_filters(recipe: Recipe, outputs: Sequence[OutputTensor]) -> Iterator[Problem]:
+    """Filters that are in no tensor's name, so that their line is for nothing."""
+    names = {output.weight.name for output in outputs} | {spec.name for output in outputs for _, spec in output.sources}
+    roles = sorted({output.weight.role for output in outputs if output.weight.layer is not None})[:6]
+    hint = f"Parts of names here: {', '.join(roles)}." if roles else ""
+    levels = [recipe.parameters, *(part.parameters for part in recipe.slices)]
+    levels += [entry.parameters for entry in recipe.entries()]
+    settings = [(parameter, setting) for level in levels for parameter, setting in level.items() if has_filters(setting)]
+    for parameter, lines in settings:
+        for line in lines:
+            if not any(map(line.matches, names)):
+                message = f"no tensor's name has '{line.filter}' in it"
+                yield Problem(message, f"a filter of {parameter}", hint, "warning")
 
 
 def memory_bound(outputs: Sequence[OutputTensor], options: RunOptions) -> int:

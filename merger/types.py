@@ -67,6 +67,10 @@ OUTPUT_DTYPES = ("float64", "float32", "float16", "bfloat16")
 """Names that a recipe may give as ``dtype`` or ``out_dtype``."""
 
 
+GENERIC_FOLDER = re.compile(r"model|model_weights|weights|checkpoints?|checkpoint-\d+|snapshots|[0-9a-f]{40}|\.{1,2}|~")
+"""Folder names that say nothing of the model inside."""
+
+
 @dataclass(frozen=True)
 class ModelReference:
     """How a user names a model: a local path or a Hub id, a revision, an adapter.
@@ -99,9 +103,10 @@ class ModelReference:
 
     @property
     def short_name(self) -> str:
-        """The last part of the path: what people call the model."""
-        name = self.path.rstrip("/\\").replace("\\", "/").rsplit("/", 1)[-1]
-        return name.removesuffix(".safetensors") or self.path
+        """What people call the model: the last part of its path that is not a name of any model's folder."""
+        parts = [part.removesuffix(".safetensors") for part in re.split(r"[\\/]", self.path) if part]
+        telling = [part for part in parts if not GENERIC_FOLDER.fullmatch(part)]
+        return (telling or parts or [self.path])[-1]
 
     def __str__(self) -> str:
         text = self.path if self.revision is None else f"{self.path}@{self.revision}"

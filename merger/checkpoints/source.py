@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 
 from merger.checkpoints.base import Checkpoint
@@ -33,7 +34,7 @@ def open_checkpoint(reference: ModelReference) -> Checkpoint:
             where=str(reference),
             hint="Merge the adapter into its model with peft's merge_and_unload, and give the result.",
         )
-    path = Path(reference.path).expanduser()
+    path = Path(os.path.expanduser(reference.path))
     try:
         is_folder, is_file = path.is_dir(), path.is_file()
         if not is_folder and not is_file:
@@ -65,7 +66,7 @@ def _not_found(reference: ModelReference, path: Path) -> CheckpointError:
             hint = f"The folder {path.parent} does not exist either; check the path."
     else:
         siblings = [entry.name for entry in itertools.islice(path.parent.iterdir(), _SIBLINGS_SEEN)]
-        close = nearest(path.name, siblings)
+        close = nearest(path.name, [name for name in siblings if name != path.name])
         hint = f"Did you mean '{path.with_name(close)}'?" if close else "Check the path."
     return CheckpointError("there is no such folder or file.", where=str(reference), hint=hint)
 

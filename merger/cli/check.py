@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from merger.cli.command import Command
 from merger.cli.engine import add_plugin_option, load_plugins
 from merger.cli.report import counted, plain, print_json, print_problems, size_text
-from merger.cli.run import add_lenient_option
+from merger.cli.run import add_recipe_options
 from merger.errors import MergerError, Problem
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``check``."""
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe in YAML, or the folder of an earlier merge")
     parser.add_argument("--no-open", action="store_true", help="say only what can be said without opening the models")
-    add_lenient_option(parser)
+    add_recipe_options(parser)
     add_plugin_option(parser)
 
 
@@ -32,7 +32,10 @@ def run(args: argparse.Namespace) -> int:
     load_plugins(args.plugin)
     sizes: dict[str, int] = {}
     try:
-        recipe = read_recipe(args.recipe, lenient=args.lenient, quiet=args.json)
+        find = not args.no_open
+        recipe = read_recipe(
+            args.recipe, lenient=args.lenient, quiet=args.json, models_dir=args.models_dir, find=find
+        )
         if args.no_open:
             problems: Sequence[Problem] = [*recipe.problems, *problems_without_models(recipe)]
         else:

@@ -73,7 +73,15 @@ def refuse_unknown_options(parser: argparse.ArgumentParser, arguments: Sequence[
             return
         name = argument.partition("=")[0]
         if name.startswith("--") and name not in known:
-            raise UsageError(f"{name} is not an option of '{parser.prog}'.", hint=did_you_mean(name, known))
+            raise UsageError(f"{name} is not an option of '{parser.prog}'.", hint=_option_hint(name, known))
+
+
+def _option_hint(name: str, known: Sequence[str]) -> str:
+    """The option that was probably meant, and how to give a method's parameter that has none."""
+    if "--set" not in known:
+        return did_you_mean(name, known)
+    parameter = name.removeprefix("--")
+    return f"{did_you_mean(name, known)} A parameter of the method is written --set {parameter} VALUE."
 
 
 def finite_number(text: str) -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from merger.cli.command import Command, finite_number
 from merger.cli.engine import add_plugin_option, load_plugins
 from merger.cli.report import counted, plain, print_json, put, say, table
-from merger.cli.run import add_lenient_option
+from merger.cli.run import add_recipe_options
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     extent.add_argument("--exact", action="store_true", help="read everything")
     parser.add_argument("--csv", metavar="FILE", help="also write every figure of every tensor to a table")
-    add_lenient_option(parser)
+    add_recipe_options(parser)
     add_plugin_option(parser)
 
 
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     from merger.cli.recipes import read_recipe
 
     load_plugins(args.plugin)
-    recipe = read_recipe(args.recipe, lenient=args.lenient, quiet=args.json)
+    recipe = read_recipe(args.recipe, lenient=args.lenient, quiet=args.json, models_dir=args.models_dir)
     found = preview(recipe, sample=args.sample, exact=args.exact)
     if args.csv:
         found.to_csv(args.csv)

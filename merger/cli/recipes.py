@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,24 +17,32 @@ from merger.sidefiles import RECIPE_FILE
 from merger.types import ModelReference
 
 
-def read_recipe(name: str, *, lenient: bool = False, quiet: bool = False) -> Recipe:
+def read_recipe(
+    name: str, *, lenient: bool = False, quiet: bool = False, models_dir: str | None = None, find: bool = True
+) -> Recipe:
     """The recipe in a file, or in the folder of an earlier merge.
 
-    A model written as ``./name`` that is not in the current folder is looked for beside the
-    recipe and one folder above it, where a merged model's parents usually lie.
+    A model written as ``./name`` that is not in the current folder is looked for in ``models_dir``,
+    beside the recipe and one folder above it, where a merged model's parents usually lie.
 
     Args:
         name: the file or folder.
         lenient: whether unknown keys, methods and parameters are only warned of.
         quiet: whether to keep to oneself where models were found.
+        models_dir: where models lie that are written as ``./name``.
+        find: whether those models must be somewhere.
 
     Raises:
-        UsageError: there is no such file.
+        UsageError: there is no such file, or a model written as ``./name`` is nowhere.
         RecipeError: with everything that is wrong in it.
     """
     path = _recipe_file(Path(os.path.expanduser(name)))
     recipe = load_recipe(path, lenient=lenient)
-    places = {model: _place(model, path.absolute().parent) for model in recipe.all_models()}
+    folder = path.absolute().parent
+    searched = [*([models_dir] if models_dir else []), os.fspath(folder), os.fspath(folder.parent)]
+    places = {model: _place(model, searched) for model in recipe.all_models()}
+    if find:
+        _require_found(places, searched)
     for model, place in places.items():
         if place is not None and not quiet:
             say(f"note: {printable(str(model))} is {printable(str(place))}.")
@@ -53,9 +62,19 @@ def _recipe_file(path: Path) -> Path:
     return path
 
 
-def _place(model: ModelReference, folder: Path) -> str | None:
-    """Where a model written as ``./name`` is, when it is not in the current folder."""
+def _place(model: ModelReference, folders: Sequence[str]) -> str | None:
+    """Where a model written as ``./name`` is, when it is not in the current folder; empty when it is nowhere."""
     if not model.path.startswith("./") or os.path.exists(model.path):
         return None
-    places = (os.path.normpath(folder / up / model.path) for up in ("", ".."))
-    return next((place for place in places if os.path.exists(place)), None)
+    places = (os.path.normpath(os.path.join(folder, model.path)) for folder in folders)
+    return next((place for place in places if os.path.exists(place)), "")
+
+
+def _require_found(places: Mapping[ModelReference, str | None], searched: Sequence[str]) -> None:
+    missing = [printable(str(model)) for model, place in places.items() if place == ""]
+    if missing:
+        looked = ", ".join(map(printable, searched))
+        raise UsageError(
+            f"{', '.join(missing)}: not in the current folder, nor in {looked}.",
+            hint="Say where the models lie with --models-dir DIR.",
+        )

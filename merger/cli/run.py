@@ -14,12 +14,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe in YAML, or the folder of an earlier merge")
     parser.add_argument("out", metavar="OUT", help="folder for the result")
     parser.add_argument("--seed", type=whole_number(0), metavar="N", help="replaces the recipe's seed")
-    add_lenient_option(parser)
+    add_recipe_options(parser)
     add_run_options(parser)
 
 
-def add_lenient_option(parser: argparse.ArgumentParser) -> None:
-    """Whether unknown names stop the command."""
+def add_recipe_options(parser: argparse.ArgumentParser) -> None:
+    """How a recipe is read, for every command that takes one."""
+    parser.add_argument("--models-dir", metavar="DIR", help="where models written as ./name lie")
     parser.add_argument("--lenient", action="store_true", help="only warn of keys and parameters that nobody knows")
 
 
@@ -28,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from merger.cli.recipes import read_recipe
 
     load_plugins(args.plugin)
-    recipe = read_recipe(args.recipe, lenient=args.lenient, quiet=args.json)
+    recipe = read_recipe(args.recipe, lenient=args.lenient, quiet=args.json, models_dir=args.models_dir)
     if args.seed is not None:
         recipe = replace(recipe, seed=args.seed)
     result = merge_and_report(recipe, args.out, args)

@@ -16,7 +16,7 @@ from merger.cli.report import plain, print_failure, print_json, problems_of, say
 from merger.errors import Cancelled, MergerError, Problem
 from merger.types import OUTPUT_DTYPES, ModelReference
 
-TASK_VECTOR_METHODS = ("task", "ties", "dare_ties", "dare_linear")
+TASK_VECTOR_METHODS = ("task", "ties", "dare_ties", "dare_linear", "della", "della_linear")
 DENSITY = 0.5
 LATER = ("--hf-user", "--hf-base-name")
 

@@ -119,6 +119,6 @@ def hold(data_dir: Path) -> io.FileIO:
         raise OutputError(
             "Another Mixdesk already uses this folder for merges.",
             where=str(data_dir),
-            hint="Stop it, or give this one another folder.",
+            hint="Stop it, or give this one another folder with --data DIR.",
         ) from error
     return guard

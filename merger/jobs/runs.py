@@ -154,7 +154,7 @@ class ChildRun:
         if code == -signal.SIGKILL:
             raise Killed(
                 "The merge was killed by the system, most likely because memory ran out.",
-                hint="Resume goes on from where it stopped; fewer workers need less memory.",
+                hint="Resume goes on from where it stopped.",
             )
         how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
         raise MergerError(f"The merge stopped unexpectedly ({how}). {_last_line(self._folder.log)}".rstrip())

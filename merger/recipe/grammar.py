@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from merger.errors import did_you_mean, nearest
@@ -19,6 +19,11 @@ OTHER_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32"
 }
 INPUTS = ("models", "slices", "modules")
 T = TypeVar("T")
+
+
+def _method_hint(name: str, names: Iterable[str]) -> str:
+    """The method that was probably meant, or what to do when it is somebody's own."""
+    return f"{did_you_mean(name, names)} A method of your own is loaded with --plugin FILE."
 
 
 class RecipeReader(TokenReader):
@@ -71,7 +76,7 @@ class RecipeReader(TokenReader):
         if self.lenient and spelled in names:
             self.report(node.line, "merge_method", f"'{name}' is read as '{spelled}'.", level="warning")
             return names[spelled] or spelled
-        self.report(node.line, "merge_method", f"Nobody knows the merge method '{name}'.", did_you_mean(name, names))
+        self.report(node.line, "merge_method", f"Nobody knows the merge method '{name}'.", _method_hint(name, names))
         return None
 
     def _is_misspelled(self, names: tuple[str, ...], root: Node) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from merger.errors import did_you_mean
+from merger.errors import did_you_mean, nearest
 from merger.recipe.document import Node
 from merger.recipe.entries import Filtered, Setting
 from merger.recipe.names import home_of, method_users
@@ -54,7 +54,7 @@ class ParameterReader(Reader):
             self.report(node.line, path, f"'{name}' has no effect with {self.method}.", hint, "warning")
         elif home := home_of(name, ()):
             self.report(node.line, path, f"'{name}' is not a parameter.", f"It belongs {home}.", "warning")
-        else:
+        elif self.method is not None or nearest(name, self.known) is not None:
             hint = did_you_mean(name, common | own or self.known)
             self.refuse_name(node.line, path, f"Nobody knows the parameter '{name}'.", hint)
         return False

@@ -16,12 +16,11 @@ from merger.architecture import (
     says_tied,
     vocabulary_size,
 )
+from merger.card import licence_of
 from merger.checkpoints.base import Checkpoint
 from merger.errors import CheckpointError
 from merger.types import DTYPES
 
-LICENCE_FILES = ("license", "licence", "use_policy")
-LONGEST_TITLE = 80
 CLASSES_WITH_HEAD = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration")
 
 
@@ -73,7 +72,7 @@ def facts_of(checkpoint: Checkpoint) -> ModelFacts:
         bytes=checkpoint.weight_bytes,
         vocab_size=rows[0] if rows else vocabulary_size(config),
         tied=_tied(checkpoint) if embedding else None,
-        licence=_licence(checkpoint),
+        licence=licence_of(checkpoint),
         tensors=len(checkpoint.tensors),
         hidden_size=hidden_size(config),
     )
@@ -92,22 +91,6 @@ def _main_dtype(checkpoint: Checkpoint) -> str:
     for spec in checkpoint.tensors.values():
         elements[spec.dtype] += spec.numel
     return DTYPES[elements.most_common(1)[0][0]].name if elements else ""
-
-
-def _licence(checkpoint: Checkpoint) -> str | None:
-    """What the configuration names, else the first line of the licence file."""
-    named = (checkpoint.config or {}).get("license")
-    if isinstance(named, str) and named:
-        return named
-    for name, file in checkpoint.files.items():
-        if name.lower().startswith(LICENCE_FILES):
-            return _title(file.read()) or name
-    return None
-
-
-def _title(data: bytes) -> str:
-    lines = (line.strip(" #*=\t") for line in data[:4096].decode("utf-8", "replace").splitlines())
-    return next(filter(None, lines), "")[:LONGEST_TITLE]
 
 
 def read_json_file(checkpoint: Checkpoint, name: str) -> object:

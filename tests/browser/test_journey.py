@@ -126,6 +126,31 @@ def test_the_number_box_moves_the_figures_too(page: Page):
     expect(page.locator("#figure-change figcaption")).to_contain_text("Nothing moves")
 
 
+def test_a_number_beyond_the_slider_counts_as_its_end(page: Page):
+    open_figures(page)
+    box = page.get_by_label("number input for Lambda")
+    at_start = number(page, "change").inner_text()
+    box.fill("2")
+    expect(number(page, "change")).not_to_have_text(at_start)
+    end = number(page, "change").inner_text()
+    box.fill("0")
+    expect(page.locator("#figure-change figcaption")).to_contain_text("Nothing moves")
+    box.fill("99999")
+    expect(number(page, "change")).to_have_text(end)
+    box.press("Enter")
+    box.blur()
+    expect(box).to_have_value("2")
+
+
+def test_another_method_shows_the_map_that_its_choice_names(page: Page):
+    open_figures(page)
+    choice = page.get_by_label("Whose change the map shows")
+    choice.select_option(label="rotated")
+    expect(choice).to_have_value("0")
+    choose_method(page, "TIES")
+    expect(choice).to_have_value("merged")
+
+
 def test_a_methods_sliders_come_from_its_signature(page: Page):
     open_figures(page)
     expect(slider(page, "rotated · Density")).to_have_count(0)
@@ -171,6 +196,33 @@ def test_a_wrong_folder_is_explained_in_plain_words(page: Page):
     expect(alert).to_contain_text("no-such-model")
     expect(page.get_by_label("Folder of a model")).to_have_value("./no-such-model")
     expect(page.locator(".model-card")).to_have_count(4)
+
+
+def test_the_focus_follows_a_merge_that_was_started(page: Page):
+    expect(page.locator(".model-card")).to_have_count(4, timeout=PATIENCE)
+    step(page, "merge")
+    page.locator("#start").click()
+    expect(page.locator(".job-card.verified")).to_be_visible(timeout=PATIENCE)
+    expect(page.locator("#progress")).to_be_focused()
+
+
+def test_what_cannot_be_merged_is_said_once(page: Page):
+    open_figures(page)
+    choose_method(page, "SLERP")
+    expect(page.locator("#board .notice")).to_be_visible()
+    step(page, "merge")
+    expect(page.locator("#merge-summary [role=alert]")).to_be_visible(timeout=PATIENCE)
+    page.locator("#start").click()
+    page.wait_for_timeout(1000)
+    expect(page.locator("#step-merge [role=alert]")).to_have_count(1)
+
+
+def test_own_models_start_with_the_methods_settings(page: Page, large_pair: tuple[Path, Path]):
+    choose_models(page, large_pair)
+    page.get_by_label("Use ones as the base").check()
+    expect(page.locator(".model-card.is-base")).to_contain_text("ones")
+    step(page, "mix")
+    expect(page.get_by_label("number input for Lambda")).to_have_value("1")
 
 
 def test_the_merged_demo_is_verified_and_downloads_as_a_zip_that_loads(page: Page, tmp_path: Path):

@@ -30,6 +30,14 @@ OBSERVE = """() => {
 }"""
 
 
+CONTROLS = """() => {
+  const box = document.querySelector('#mix-controls');
+  const shown = [...box.children].map((child) => child.getBoundingClientRect()).filter((place) => place.height);
+  return [[...new Set(shown.map(({ x }) => Math.round(x)))], box.scrollWidth, box.clientWidth];
+}"""
+"""Left edges of the controls that are shown; how wide their content is, and their column."""
+
+
 def ready(page: Page) -> None:
     expect(page.locator(".model-card")).to_have_count(4, timeout=PATIENCE)
 
@@ -37,7 +45,7 @@ def ready(page: Page) -> None:
 def go(page: Page, step: str) -> None:
     page.locator(f"#steps [data-step={step}]").click()
     if step == "mix":
-        expect(page.locator("#figure-change .main-svg").first).to_be_visible(timeout=PATIENCE)
+        expect(page.locator("#board .main-svg").first).to_be_visible(timeout=PATIENCE)
     if step == "merge":
         expect(page.locator("#merge-summary")).to_contain_text("To write", timeout=PATIENCE)
 
@@ -103,11 +111,29 @@ def test_nothing_sticks_out_sideways(open_page, app_server, width):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_on_a_phone_the_numbers_stay_and_the_map_stands_above_the_sliders(open_page, app_server):
+def test_no_control_is_hidden_beside_the_others(open_page, app_server):
+    page = open_page(app_server.url, width=1280, height=800)
+    ready(page)
+    go(page, "mix")
+    page.get_by_role("button", name="Recipe as text").click()
+    page.locator("#method input").click()
+    methods = page.get_by_role("option").all_inner_texts()
+    page.keyboard.press("Escape")
+    assert len(methods) >= 9
+    for method in methods:
+        page.locator("#method input").click()
+        page.get_by_role("option", name=method.strip().removeprefix("✓").strip(), exact=True).click()
+        expect(page.locator("#yaml .cm-content")).to_be_visible()
+        page.wait_for_timeout(400)
+        sides, wide, inner = page.evaluate(CONTROLS)
+        assert (len(sides), wide <= inner) == (1, True), method
+
+
+def test_on_a_phone_the_numbers_stay_and_the_first_figure_stands_above_the_sliders(open_page, app_server):
     page = open_page(app_server.url, width=390, height=844)
     ready(page)
     go(page, "mix")
-    tops = [page.locator(name).bounding_box()["y"] for name in (".strip", "#figure-change", "#method", "#figure-skill")]
+    tops = [page.locator(name).bounding_box()["y"] for name in (".strip", "#figure-skill", "#method", "#figure-change")]
     assert tops == sorted(tops)
     page.get_by_label("range slider for Lambda").scroll_into_view_if_needed()
     page.mouse.wheel(0, 200)

@@ -232,3 +232,20 @@ def test_models_and_weights_may_be_given_one_by_one(cli: Cli, tiny_family: TinyF
     for name, words in (("together", together), ("apart", apart)):
         assert cli("merge", "--method", "linear", *words, "--out", tmp_path / name).code == 0
     assert contents(tmp_path / "apart") == contents(tmp_path / "together")
+
+
+def test_a_written_recipe_finds_its_models_in_models_dir(cli, tiny_family, tmp_path, monkeypatch):
+    experts = [str(path) for path in tiny_family.experts[:2]]
+    made = cli("merge", "--method", "linear", "--models", *experts, "--out", str(tmp_path / "out"))
+    assert made.code == 0
+    elsewhere = tmp_path / "elsewhere" / "deep"
+    elsewhere.mkdir(parents=True)
+    recipe = elsewhere / "recipe.yaml"
+    recipe.write_bytes((tmp_path / "out" / "recipe.yaml").read_bytes())
+    monkeypatch.chdir(elsewhere)
+    lost = cli("run", "recipe.yaml", "again")
+    assert lost.code == 2 and "--models-dir" in lost.err
+    found = cli("run", "recipe.yaml", "again", "--models-dir", str(tiny_family.base.parent))
+    assert found.code == 0
+    same = (elsewhere / "again" / "model.safetensors").read_bytes()
+    assert same == (tmp_path / "out" / "model.safetensors").read_bytes()

@@ -9,7 +9,7 @@ from merger.recipe import Recipe
 from tests.cli.conftest import Cli, contents
 from tests.conftest import TinyFamily
 
-OVER_ALL = {"linear", "task", "ties", "dare_ties", "dare_linear"}
+OVER_ALL = {"linear", "task", "ties", "dare_ties", "dare_linear", "della", "della_linear"}
 
 
 def recipe(folder: Path) -> Recipe:
@@ -59,4 +59,4 @@ def test_programs_see_which_merge_an_event_is_of(cli: Cli, tiny_family: TinyFami
     *events, last = (json.loads(line) for line in cli(*words, "--json").out.splitlines())
     assert {event["merge"] for event in events} == OVER_ALL | {"slerp-code-law"}
     assert last["event"] == "Swept"
-    assert [result["problems"] for result in last["results"]] == [[]] * 6
+    assert [result["problems"] for result in last["results"]] == [[]] * 8

@@ -51,3 +51,9 @@ def test_a_space_answers_under_its_public_name(monkeypatch):
     headers = {"Host": "10.0.0.7:7860", "Origin": "https://someone-mixdesk.hf.space"}
     assert client("0.0.0.0").post("/", headers=headers).status_code == 200
     assert client("0.0.0.0").post("/", headers=headers | {"Origin": "https://evil.example"}).status_code == 403
+
+
+def test_nobody_fills_the_disk_with_uploads():
+    app = Starlette(routes=access.closed())
+    answer = TestClient(app).post("/gradio_api/upload", files={"files": ("big", b"0" * 100)})
+    assert answer.status_code == 404

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import gradio as gr
 import pytest
 
@@ -35,7 +37,7 @@ def test_weight_and_density_appear_for_every_model_but_the_base(methods):
         "math · Weight",
         "math · Density",
         "Lambda",
-        "Normalise weights",
+        "Normalize weights",
         "Rescale what is kept",
     ]
 
@@ -62,10 +64,29 @@ def test_reading_untouched_controls_gives_the_draft_back(methods, pool, name):
     assert read.parameters == draft.parameters
 
 
-def test_an_emptied_number_box_counts_as_the_default(methods, pool):
+@pytest.mark.parametrize(
+    ("typed", "counts_as"), [(None, 0), ("", 0), (5, 2), (-3, 0), (float("nan"), 0), (float("inf"), 0), (1.5, 1.5)]
+)
+def test_a_number_box_counts_as_what_the_page_makes_of_it(methods, pool, typed, counts_as):
     values = values_of(pool, controls.shown(FAMILY, methods["task_arithmetic"]))
-    values[controls.PER_MODEL] = None
-    assert controls.read(FAMILY, methods["task_arithmetic"], values).per_model["weight"][1] == 1
+    values[controls.PER_MODEL] = typed
+    assert controls.read(FAMILY, methods["task_arithmetic"], values).per_model["weight"][1] == counts_as
+
+
+def test_a_slider_that_was_widened_for_its_value_keeps_its_ends(methods, pool):
+    wide = dataclasses.replace(FAMILY, parameters={"lambda": 3.0})
+    values = values_of(pool, controls.shown(wide, methods["task_arithmetic"]))
+    place = pool.inputs.index(pool.numbers[0])
+    values[place] = 99
+    assert controls.read(wide, methods["task_arithmetic"], values).parameters["lambda"] == 3
+
+
+def test_a_long_name_is_cut_in_a_sliders_label(methods, pool):
+    long = dataclasses.replace(FAMILY, models=(FAMILY.models[0], "n" * 200, *FAMILY.models[2:]))
+    updates = controls.shown(long, methods["task_arithmetic"])
+    (label,) = (label for label in visible(updates) if "…" in label)
+    assert label.endswith("· Weight")
+    assert len(label) < 60
 
 
 def test_every_registered_method_fits_or_says_what_does_not(methods):

@@ -13,7 +13,7 @@ THREE = Draft(("m/base", "m/code", "m/math"), base=0, per_model={"weight": (1.0,
 
 
 def test_models_that_share_a_folder_name_are_told_apart_by_the_folder_above():
-    assert Draft(("a/model", "b/model", "c/other")).names == ("a/model", "b/model", "other")
+    assert Draft(("a/twin", "b/twin", "c/other")).names == ("a/twin", "b/twin", "other")
 
 
 def test_a_new_model_starts_like_the_last_one():

@@ -90,9 +90,9 @@ def test_one_model_alone_has_no_agreement_and_no_cosine():
 
 
 def test_names_cannot_become_markup():
-    shape, numbers = board(names=["<a href='javascript:x'>", "b&b"])
+    shape, numbers = board(names=["<a href='x:y'>", "b&b"])
     names = drawn(shape, numbers, "light")["cosine"].data[0].x
-    assert names == ("&lt;a href='javascript:x'&gt;", "b&amp;b")
+    assert names == ("&lt;a href='x:y'&gt;", "b&amp;b")
 
 
 def test_long_names_are_cut_and_stay_different():
@@ -136,8 +136,45 @@ def test_numbers_of_nothing_are_said_in_words():
     figure = {name: card["sentence"] for name, card in figures.arrays(shape, nothing).items()}
     assert "Nothing moves" in figure["change"]
     assert "nothing is in conflict" in figure["agreement"]
-    assert "does not differ" in figure["cosine"]
+    assert "Too few models differ" in figure["cosine"]
+    assert "nothing to keep" in figure["kept"]
     assert "nan" not in " ".join(figure.values()).lower()
+
+
+def test_values_that_overflow_are_not_called_unchanged():
+    shape, _ = board()
+    arrays = arrays_of(2, 3, 2)
+    arrays["relative_delta"][:] = np.nan
+    numbers = Numbers.of(arrays, shape)
+    assert "cannot be measured" in figures.arrays(shape, numbers)["change"]["sentence"]
+    message = json.loads(figure_board.move_message(shape, numbers, "key", 1, final=True))
+    assert message["strip"]["change"] == "–"
+
+
+def test_full_agreement_is_not_called_a_conflict():
+    shape, numbers = board()
+    calm = dataclasses.replace(numbers, agreement=np.ones(4), total_agreement=1.0)
+    assert "Nothing is in conflict" in figures.arrays(shape, calm)["agreement"]["sentence"]
+
+
+def test_without_a_base_the_sentences_name_what_changes_are_measured_from():
+    shape, numbers = board()
+    named = dataclasses.replace(shape, origin="model 7")
+    assert "of the size of model 7" in figures.arrays(named, numbers)["change"]["sentence"]
+    still = dataclasses.replace(numbers, total_change=0.00001)
+    assert "the very values of model 7" in figures.arrays(named, still)["change"]["sentence"]
+
+
+def test_hovering_says_where_in_words():
+    shape, numbers = board()
+    change = drawn(shape, numbers, "light")["change"].data[0]
+    assert list(change.customdata[0]) == ["outside the layers", "layer 0", "layer 1", "layer 2"]
+
+
+def test_the_page_is_told_whose_change_the_map_shows():
+    shape, numbers = board()
+    message = json.loads(figure_board.move_message(shape, numbers, "key", 1, final=False, chosen="1"))
+    assert message["chosen"] == "1"
 
 
 def test_sentences_follow_the_numbers():

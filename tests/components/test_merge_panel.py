@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import time
 
 import pytest
@@ -10,8 +11,8 @@ import pytest
 from components import job_card
 from components.demo_skills import family
 from components.draft import Draft
-from components.merge_panel import Merges
-from merger import Job, JobStore, MergerError, new_owner
+from components.merge_panel import Merges, shown
+from merger import Job, JobStore, MergerError, Problem, new_owner
 
 GOOD = dataclasses.replace(family(), parameters={"lambda": 0.7})
 
@@ -51,7 +52,7 @@ def test_the_forecast_says_what_stands_in_the_way(merges):
 
 
 def test_without_models_there_is_nothing_to_merge(merges):
-    assert "No models yet" in merges.forecast(Draft())
+    assert "Choose models in step 1 first." in merges.forecast(Draft())
     with pytest.raises(MergerError, match="nothing to merge"):
         merges.start(Draft(), "empty", None)
 
@@ -101,8 +102,25 @@ def test_others_see_the_status_but_no_links(merges, done):
     assert "Only the browser that started" in result
 
 
-def test_an_unknown_id_shows_nothing(merges):
-    assert merges.watch("no-such-job", None, new_owner())[0] == ""
+def test_a_link_to_no_merge_says_so(merges):
+    assert "leads to no merge" in merges.watch("no-such-job", None, new_owner())[0]
+    assert merges.watch(None, "deleted-since", new_owner())[0] == ""
+
+
+def test_a_result_whose_files_are_gone_is_explained(merges):
+    job_id, owner = merges.start(GOOD, "lost", None)
+    finished(merges, job_id)
+    shutil.rmtree(merges.store.output_path(job_id))
+    progress, _, _, result, texts, *_ = merges.watch(None, job_id, owner)
+    assert "lost" in progress
+    assert "cannot be shown" in result
+    assert not texts.visible
+
+
+def test_a_pinned_recipe_sets_its_number_format_itself():
+    (free,) = shown(dataclasses.replace(GOOD, dtype="float64"))
+    (pinned,) = shown(dataclasses.replace(GOOD, pinned="merge_method: linear"))
+    assert (free.value, free.visible, pinned.visible) == ("float64", True, False)
 
 
 def test_the_link_that_led_here_comes_before_the_browsers_last_merge(merges, done):
@@ -129,6 +147,13 @@ def test_progress_says_where_it_is():
     assert "aria-valuenow='61'" in told
     assert "tensor 178 of 291 · layer 17 · mlp.up · 300 MB/s · 1:12 min left" in told
     assert "Merging big: 60 percent" in told
+
+
+def test_a_killed_merge_says_so_once():
+    killed = Problem("The merge was killed by the system.", hint="Resume goes on from where it stopped.")
+    told = job_card.progress(Job("id", "m", "interrupted", 0.0, "", "", problems=(killed,)), 0)
+    assert "killed by the system" in told
+    assert "server stopped" not in told
 
 
 def test_a_waiting_merge_says_how_many_come_first():

@@ -84,8 +84,20 @@ def test_moving_touches_no_file(mixer, monkeypatch):
 
 
 def test_the_lead_says_what_to_drag(mixer):
-    assert "Lambda" in mixer.lead(family())
+    assert "near 0.7" in mixer.lead(family())
     assert "Lambda" not in mixer.lead(dataclasses.replace(family(), method="linear"))
+    ties = mixer.lead(dataclasses.replace(family(), method="ties"))
+    assert "Density" in ties
+    assert "0.7" not in ties
+    assert "0.7" not in mixer.lead(family().without_model(3))
+
+
+@pytest.mark.parametrize("method", ["ties", "dare_linear", "dare_ties", "della", "della_linear"])
+def test_a_method_that_can_drop_changes_starts_by_dropping_half(mixer, method):
+    draft = mixer.choose_method(family(), method)
+    assert draft.per_model["density"] == (0.5,) * 4
+    assert "density: 0.5" in mixer.yaml(draft)
+    assert float(moved(mixer, draft)["strip"]["kept"].rstrip("%")) == pytest.approx(50, abs=3)
 
 
 def test_a_method_says_what_it_needs(methods):
@@ -119,3 +131,16 @@ def test_on_a_public_page_only_the_demo_can_be_opened(mixer, tiny_family, monkey
         mixer.what_if.recipe(
             dataclasses.replace(family(), pinned=foreign.to_recipe(mixer.what_if.methods["ties"]).to_yaml())
         )
+
+
+def test_a_recipe_that_stacks_layers_leaves_the_samples_of_others_alone(mixer):
+    models = family().models[:2]
+    sources = "".join(f"- sources:\n  - {{model: {model}, layer_range: [0, 1]}}\n" for model in models)
+    stacked = Draft(models, method="passthrough", pinned=f"merge_method: passthrough\nslices:\n{sources}")
+    assert "put together from" in moved(mixer, stacked)["figures"]["change"]["sentence"]
+    assert "figures" in moved(mixer, Draft(models, method="linear"))
+
+
+def test_a_base_alone_is_no_recipe(mixer):
+    alone = Draft(family().models[:1], base=0, method="linear")
+    assert "nothing but the base" in " ".join(moved(mixer, alone)["problem"])

@@ -46,6 +46,17 @@ def test_a_base_that_was_chosen_stays(tmp_path):
     assert models_panel.add_model(draft, model(tmp_path, "origin")).base == 0
 
 
+def test_the_demos_settings_do_not_stay_for_other_models(tmp_path):
+    own = model(tmp_path, "own")
+    assert models_panel.leaving_demo(models_panel.add_model)(family(), own).parameters == {}
+    remove = models_panel.leaving_demo(Draft.without_model)
+    left = remove(family(), 3)
+    assert left.parameters == family().parameters
+    for place in (2, 1, 0):
+        left = remove(left, place)
+    assert (left.models, left.parameters, left.per_model) == ((), {}, {})
+
+
 @pytest.mark.parametrize("typed", ["", "   "])
 def test_an_empty_field_is_said(typed):
     with pytest.raises(UserError, match="empty"):
@@ -89,3 +100,19 @@ def test_on_a_public_page_folders_of_the_machine_are_refused(tmp_path, monkeypat
         models_panel.add_model(Draft(), str(tmp_path))
     assert "not open here" in models_panel.shown(Draft((str(tmp_path),)))[1]
     assert text.FITS in models_panel.shown(family())[1]
+
+
+def test_a_model_that_fails_in_an_unforeseen_way_is_explained():
+    cards, report = models_panel.shown(Draft(("a\0b",)))
+    assert "role='alert'" in report
+    assert "data-remove" in cards
+
+
+@pytest.mark.parametrize("quote", ["", "'", '"'])
+def test_a_pasted_path_may_be_quoted(tmp_path, quote):
+    place = model(tmp_path, "one")
+    assert models_panel.add_model(Draft(), f" {quote}{place}{quote} ").models == (place,)
+
+
+def test_a_name_cannot_turn_the_words_after_it():
+    assert Draft(("m/\u202eevil",)).names == ("evil",)

@@ -7,6 +7,8 @@ import pytest
 
 import app
 from components import text
+from components.desk import Desk, View, remember
+from components.draft import Draft
 from merger import JobStore
 
 
@@ -37,6 +39,18 @@ def test_nothing_listens_to_what_programs_write(page):
 def test_the_page_opens_with_three_steps(page):
     steps = next(part["props"] for part in page.config["components"] if part["props"].get("elem_id") == "steps")
     assert all(f'data-step="{name}"' in steps["html_template"] for name, _ in text.STEPS)
+
+
+def test_a_view_that_fails_leaves_the_others_standing():
+    def fails(draft: Draft) -> list:
+        raise ValueError("not today")
+
+    with gr.Blocks():
+        memory = remember()
+        views = (View([gr.HTML()], fails), View([gr.HTML()], lambda draft: ["cards"]))
+    (_, _, cards), alert = Desk(memory, views, [], lambda draft, _: draft, lambda event: event).restored(Draft())
+    assert cards == "cards"
+    assert "role='alert'" in alert
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import merger
 from merger import Recipe, RunOptions
+from merger.recipe import Filtered
 
 
 def write(folder: Path, tensors: dict[str, torch.Tensor], config: dict | None = None) -> str:
@@ -336,3 +337,14 @@ def test_vocabularies_that_differ_stop_a_recipe_that_wants_them_matched(place):
     models = [(a, {"weight": 1}), (b, {"weight": 1})]
     assert "vocabularies differ" in messages(Recipe.build("linear", models, tokenizer_source="union"), "error")
     assert messages(Recipe.build("linear", models, tokenizer_source="base"), "error") == ""
+
+
+# Settings that reach nothing
+
+
+def test_a_filter_that_is_in_no_name_is_pointed_out(place):
+    a = place("a", {"layers.0.mlp.w": ones(1, 4), "layers.0.attn.w": ones(1, 4)})
+    filters = (Filtered("attention", 2.0), Filtered("mlp", 3.0), Filtered(None, 1.0))
+    text = messages(Recipe.build("linear", [(a, {"weight": filters})]), "warning")
+    assert text.count("no tensor's name has") == 1
+    assert "'attention'" in text and "attn.w" in text

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -64,3 +66,16 @@ def test_the_python_it_shows_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(block("python", "merger.preview"), "README.md", "exec"), {})
     assert (tmp_path / "merged" / "config.json").exists()
+
+
+def test_the_commands_it_shows_run_one_after_the_other(tmp_path):
+    shutil.copytree(REPOSITORY / "assets" / "demo", tmp_path / "assets" / "demo")
+    script = block("bash", "merger sweep").replace("python -m", f"{sys.executable} -m")
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        ["bash", "-e", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    again = (tmp_path / "again" / "model.safetensors").read_bytes()
+    assert again == (tmp_path / "merged-ties" / "model.safetensors").read_bytes()
+    assert {"linear", "ties", "della", "slerp-turned-seen"} <= {folder.name for folder in (tmp_path / "sweep").iterdir()}

@@ -241,10 +241,10 @@ def test_a_model_of_weight_zero_is_still_described(family: Family) -> None:
 
 
 def test_models_of_one_name_are_told_apart(family: Family) -> None:
-    models = {"here/model": family.models["code"], "there/model": family.models["law"], "base": family.models["base"]}
+    models = {"here/twin": family.models["code"], "there/twin": family.models["law"], "base": family.models["base"]}
     twins = family_of(models)
-    found = exact(twins, recipe("task_arithmetic", {"here/model": {"weight": 1.0}, "there/model": {"weight": 1.0}}))
-    assert found.model_names == ("model", "model (2)")
+    found = exact(twins, recipe("task_arithmetic", {"here/twin": {"weight": 1.0}, "there/twin": {"weight": 1.0}}))
+    assert found.model_names == ("twin", "twin (2)")
 
 
 def test_a_method_that_needs_whole_tensors_says_so_in_a_sample(family: Family) -> None:
