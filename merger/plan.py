@@ -195,7 +195,9 @@ def unmatched_filters(recipe: Recipe, outputs: Sequence[OutputTensor]) -> Iterat
     hint = f"Parts of names here: {', '.join(roles)}." if roles else ""
     levels = [recipe.parameters, *(part.parameters for part in recipe.slices)]
     levels += [entry.parameters for entry in recipe.entries()]
-    settings = [(parameter, setting) for level in levels for parameter, setting in level.items() if has_filters(setting)]
+    settings = [
+        (parameter, setting) for level in levels for parameter, setting in level.items() if has_filters(setting)
+    ]
     for parameter, lines in settings:
         for line in lines:
             if not any(map(line.matches, names)):

@@ -51,7 +51,11 @@ def portable_names(references: Mapping[ModelReference, Checkpoint]) -> dict[Mode
 
 def _without_place(reference: ModelReference) -> ModelReference:
     """A model that is named but not merged, such as the source of a tokenizer."""
-    return replace(reference, path=f"./{os.path.basename(os.path.normpath(reference.path))}") if is_local(reference) else reference
+    return (
+        replace(reference, path=f"./{os.path.basename(os.path.normpath(reference.path))}")
+        if is_local(reference)
+        else reference
+    )
 
 
 def _shortest_endings(places: set[str]) -> dict[str, str]:

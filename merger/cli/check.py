@@ -33,9 +33,7 @@ def run(args: argparse.Namespace) -> int:
     sizes: dict[str, int] = {}
     try:
         find = not args.no_open
-        recipe = read_recipe(
-            args.recipe, lenient=args.lenient, quiet=args.json, models_dir=args.models_dir, find=find
-        )
+        recipe = read_recipe(args.recipe, lenient=args.lenient, quiet=args.json, models_dir=args.models_dir, find=find)
         if args.no_open:
             problems: Sequence[Problem] = [*recipe.problems, *problems_without_models(recipe)]
         else:

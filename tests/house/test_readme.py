@@ -78,4 +78,6 @@ def test_the_commands_it_shows_run_one_after_the_other(tmp_path):
     assert done.returncode == 0, done.stderr
     again = (tmp_path / "again" / "model.safetensors").read_bytes()
     assert again == (tmp_path / "merged-ties" / "model.safetensors").read_bytes()
-    assert {"linear", "ties", "della", "slerp-turned-seen"} <= {folder.name for folder in (tmp_path / "sweep").iterdir()}
+    assert {"linear", "ties", "della", "slerp-turned-seen"} <= {
+        folder.name for folder in (tmp_path / "sweep").iterdir()
+    }
