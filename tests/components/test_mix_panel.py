@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import merger
+from components import demo
 from components.demo_skills import family
 from components.draft import Draft
 from components.figures import MERGED
+from components.live import WhatIf
 from components.mix_panel import Mixer, about
 from merger import UserError
 
@@ -90,6 +92,15 @@ def test_the_lead_says_what_to_drag(mixer):
     assert "Density" in ties
     assert "0.7" not in ties
     assert "0.7" not in mixer.lead(family().without_model(3))
+
+
+def test_a_demo_that_cannot_be_tried_out_is_said_and_the_controls_come(methods, monkeypatch):
+    monkeypatch.setattr(demo, "accuracy", lambda _: 1 / 0)
+    mixer = Mixer(WhatIf(methods))
+    assert mixer.shown(family())
+    board, kept = mixer.draw(family())
+    assert json.loads(board.value)["problem"][0] == "These settings cannot be shown."
+    assert Draft.from_json(kept) == family()
 
 
 @pytest.mark.parametrize("method", ["ties", "dare_linear", "dare_ties", "della", "della_linear"])

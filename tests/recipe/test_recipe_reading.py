@@ -257,6 +257,7 @@ def test_a_policy_limits_which_and_how_many_models() -> None:
     with pytest.raises(RecipeError) as caught:
         Recipe.from_yaml(text, VOCABULARY, policy=Policy(local_paths=False, max_models=2))
     assert [str(problem) for problem in caught.value.problems] == [
-        "'/etc/secrets' is a place on this machine, which is not open here. Run Mixdesk on your own machine to merge folders of yours.",
+        "'/etc/secrets' is a place on this machine, which is not open here. "
+        "Run Mixdesk on your own machine to merge folders of yours.",
         "The recipe names 3 models; here at most 2 are merged at once. Leave some out, or run it on your own machine.",
     ]
