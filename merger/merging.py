@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +125,7 @@ class _Run:
             checkpoint.verify_unchanged()
         self._add_side_files()
         yield from self._verify()
-        self.folder.commit()
+        yield from self._commit()
         yield Merged(
             path=str(self.folder.target),
             seconds=time.monotonic() - self.began,
@@ -211,6 +212,14 @@ class _Run:
                 ]
             )
         yield Verified(len(self.layouts), len(self.plan.outputs), self.plan.bytes_out, non_finite)
+
+    def _commit(self) -> Iterator[Event]:
+        """Make the result durable and put it in place, which large ones take a while for and nothing stops."""
+        with ThreadPoolExecutor(1) as pool:
+            placed = pool.submit(self.folder.commit)
+            while wait([placed], WORKING_SECONDS).not_done:
+                yield from self._working()
+        placed.result()
 
 
 def compute_device(wanted: str) -> str:

@@ -185,3 +185,25 @@ def test_closing_the_iterator_at_any_event_never_leaves_a_result(models, tmp_pat
             next(events)
         events.close()
         assert not (tmp_path / "out").exists()
+
+
+def test_signs_of_life_go_on_while_the_disk_is_waited_for(models, tmp_path, monkeypatch):
+    """fsync of many gigabytes takes its time; a page must not think that the merge is dead."""
+    synced = threading.Event()
+    real = os.fsync
+
+    def slow(descriptor: int) -> None:
+        if not synced.is_set():
+            synced.set()
+            time.sleep(0.7)
+        real(descriptor)
+
+    events = merger.merge(merger.load_recipe(recipe_text(models, "task_arithmetic")), tmp_path / "out")
+    kinds: list[str] = []
+    for event in events:
+        kinds.append(type(event).__name__)
+        if isinstance(event, merger.Verified):
+            monkeypatch.setattr(os, "fsync", slow)
+    assert synced.is_set()
+    assert kinds[kinds.index("Verified") + 1 : -1].count("Working") >= 2
+    assert kinds[-1] == "Merged"
