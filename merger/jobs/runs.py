@@ -23,6 +23,8 @@ ENGINE_COMMAND = (sys.executable, "-m", "merger", "run")
 NICENESS = 10
 _CANCELLED_EXIT = 130
 _LOG_TAIL = 4096
+STRAY = "stdout: "
+"""Begins lines of the log that the child printed among its events; they are never its last words."""
 
 
 class Run(Protocol):
@@ -90,7 +92,7 @@ class ChildRun:
                 for line in process.stdout or ():
                     event = _event(line)
                     if event is None:
-                        log.write(line)
+                        log.write(STRAY + line)
                     elif event["event"] == "Cancelled":
                         _signal_group(process, signal.SIGKILL)  # all is written; taking torch apart can last seconds
                     elif event["event"] != "Failed":
@@ -194,4 +196,4 @@ def _last_line(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _LOG_TAIL))
         lines = file.read().decode("utf-8", "replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return next((line.strip() for line in reversed(lines) if line.strip() and not line.startswith(STRAY)), "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +50,12 @@ def plugin_average(
 
 
 @pytest.fixture(scope="module", autouse=True)
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("plugin") / "plugin_average.py"
     path.write_text(PLUGIN)
     assert merger.load_plugin(path) == ["plugin_average"]
-    return path
+    yield path
+    registry.unregister("plugin_average")
 
 
 def recipe_of(method: str, family, weights, **parameters: Any) -> Recipe:
@@ -150,10 +152,10 @@ class Pick(MergeMethod):
 
 
 @pytest.fixture(scope="module")
-def class_method() -> None:
-    from merger.methods import registry
-
+def class_method() -> Iterator[None]:
     registry.register(Pick())
+    yield
+    registry.unregister("pick_for_test")
 
 
 def test_a_class_builds_its_own_graph(tiny_family, class_method, tmp_path):
