@@ -54,12 +54,10 @@ class DemoSkills:
 
     Attributes:
         best: accuracy by view of the best plain task arithmetic; None until `search` is done.
-        best_lambda: its lambda.
     """
 
     def __init__(self) -> None:
         self.best: Floats | None = None
-        self.best_lambda: float | None = None
         self._parents: dict[str, Floats] = {}
         self._searching = threading.Lock()
 
@@ -89,7 +87,7 @@ class DemoSkills:
         for value in TRIED_LAMBDAS:
             found = self.of(_plain_merge(value))
             if found is not None and (self.best is None or found.mean() > self.best.mean()):
-                self.best, self.best_lambda = found, value
+                self.best = found
 
     def _parent(self, folder: str) -> Floats:
         if folder not in self._parents:

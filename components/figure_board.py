@@ -95,4 +95,9 @@ def _strip_value(name: str, numbers: Numbers) -> str:
         return text.change_percent(numbers.total_change)
     if name == "skill":
         return "–" if numbers.accuracy is None else text.percent(float(numbers.accuracy.mean()))
-    return text.percent(getattr(numbers, f"total_{name}"))
+    totals = {
+        "agreement": numbers.total_agreement,
+        "kept": numbers.total_kept,
+        "surviving": numbers.total_surviving,
+    }
+    return text.percent(totals[name])
