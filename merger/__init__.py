@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from merger.events import Event as Event
     from merger.events import Merged as Merged
     from merger.events import Planned as Planned
+    from merger.events import RecipeBegun as RecipeBegun
     from merger.events import ShardWritten as ShardWritten
     from merger.events import TensorMerged as TensorMerged
     from merger.events import Verified as Verified
@@ -55,6 +56,10 @@ if TYPE_CHECKING:
     from merger.recipe import RunOptions as RunOptions
     from merger.recipe import Slice as Slice
     from merger.report import Report as Report
+    from merger.series import load_recipes as load_recipes
+    from merger.series import merge_recipes as merge_recipes
+    from merger.series import plan_recipes as plan_recipes
+    from merger.state_dicts import merge_state_dicts as merge_state_dicts
     from merger.statistics.preview import Preview as Preview
     from merger.statistics.sampling import Sample as Sample
     from merger.types import Block as Block
@@ -72,7 +77,7 @@ _HOME = {
     "take_sample",
     "merger.errors": "Cancelled CheckpointError InputChangedError MergerError MethodError NonFiniteError OutputError "
     "PlanError Problem RecipeError UserError",
-    "merger.events": "Event Merged Planned ShardWritten TensorMerged Verified Working",
+    "merger.events": "Event Merged Planned RecipeBegun ShardWritten TensorMerged Verified Working",
     "merger.graph": "MergeTensorInput Task",
     "merger.jobs": "Job JobNotFound JobStore OutputFile new_owner",
     "merger.methods.base": "MergeMethod MethodFacts",
@@ -81,6 +86,8 @@ _HOME = {
     "merger.policy": "Policy",
     "merger.recipe": "ModelEntry Recipe RunOptions Slice",
     "merger.report": "Report",
+    "merger.series": "load_recipes merge_recipes plan_recipes",
+    "merger.state_dicts": "merge_state_dicts",
     "merger.statistics.sampling": "Sample",
     "merger.statistics.preview": "Preview",
     "merger.types": "Block ConfigParameterDef Fold ImmutableMap ModelReference Noise TensorContext TensorSpec "
@@ -92,6 +99,8 @@ __all__ = sorted(_MODULE_OF)  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:
+    if name == "methods":  # a package that can be called
+        return import_module("merger.methods")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'merger' has no attribute {name!r}")
     value = getattr(import_module(_MODULE_OF[name]), name)

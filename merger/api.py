@@ -102,10 +102,10 @@ def vocabulary() -> Vocabulary:
 
 
 def describe_methods() -> list[MethodFacts]:
-    """What every registered merge method is called, needs and accepts."""
+    """What every merge method is called, needs and accepts, as data; ``merger.methods()`` is the same."""
     from merger.methods import registry
 
-    return [registry.describe(method) for method in registry.all_methods()]
+    return registry.describe_all()
 
 
 def load_plugin(path: str | os.PathLike[str]) -> list[str]:
@@ -144,18 +144,20 @@ def make_plan(
     """
     from merger.methods import registry
     from merger.plan import make_plan as plan_from
+    from merger.plan import uncollected
 
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     method = registry.get(recipe.merge_method)
     given = dict(checkpoints or {})
-    opened = open_all([reference for reference in recipe.all_models() if reference not in given], policy)
-    ordered = {reference: given.get(reference) or opened[reference] for reference in recipe.all_models()}
-    place = None if out is None else Path(out)
-    try:
-        return plan_from(recipe, method, ordered, options or RunOptions(), place, policy or Policy())
-    except BaseException:
-        close_all(opened)
-        raise
+    with uncollected:
+        opened = open_all([reference for reference in recipe.all_models() if reference not in given], policy)
+        ordered = {reference: given.get(reference) or opened[reference] for reference in recipe.all_models()}
+        place = None if out is None else Path(out)
+        try:
+            return plan_from(recipe, method, ordered, options or RunOptions(), place, policy or Policy())
+        except BaseException:
+            close_all(opened)
+            raise
 
 
 def merge(
@@ -175,7 +177,8 @@ def merge(
         policy: what may be merged here; everything when left out.
 
     Yields:
-        `Planned`, then `Working`, `TensorMerged` and `ShardWritten`, then `Verified` and `Merged`.
+        `Planned` (before it `Working`, while what an interrupted merge left is checked), then `Working`,
+            `TensorMerged` and `ShardWritten`, then `Verified` and `Merged`.
 
     Raises:
         RecipeError, CheckpointError, PlanError, OutputError: before anything is written.

@@ -18,6 +18,24 @@ class Event:
 
 
 @dataclass(frozen=True)
+class RecipeBegun(Event):
+    """In a series of recipes: one of them begins, or is passed over because its result stands already.
+
+    Attributes:
+        name: what the recipe calls its result; empty for a last one without a name.
+        number, total: its place in the series, counted from 1, and how many there are.
+        path: where its result will be, or is.
+        reused: whether the result of an earlier run is used again.
+    """
+
+    name: str
+    number: int
+    total: int
+    path: str
+    reused: bool
+
+
+@dataclass(frozen=True)
 class Planned(Event):
     """The plan is free of errors and work begins.
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from merger.errors import MethodError, foreign_code
@@ -22,6 +25,20 @@ else:
 T_co = TypeVar("T_co", covariant=True)
 
 
+def _computed_once(compute: Callable[[Any], int]) -> Callable[[Any], int]:
+    """A hash that is remembered: a task is looked up many times, and its fields are tasks again."""
+
+    def __hash__(self: Any) -> int:
+        try:
+            known: int = self._hash
+        except AttributeError:
+            known = compute(self)
+            object.__setattr__(self, "_hash", known)
+        return known
+
+    return __hash__
+
+
 @dataclass_transform(frozen_default=True)
 class Task(ABC, Generic[T_co]):
     """A frozen value that says what to compute.  Equal tasks run once.
@@ -32,7 +49,14 @@ class Task(ABC, Generic[T_co]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        is_own = cls.__dict__.get("__hash__") is not None
         dataclass(frozen=True)(cls)
+        if not is_own:
+            cls.__hash__ = _computed_once(cls.__hash__)  # type: ignore[assignment, method-assign]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the hash, which is another one in another process."""
+        return {name: value for name, value in vars(self).items() if name != "_hash"}
 
     def arguments(self) -> Mapping[str, Task[Any]]:
         """Tasks whose values `execute` receives by these names; by default the fields that are tasks."""
@@ -57,8 +81,9 @@ class Task(ABC, Generic[T_co]):
         return False
 
     def title(self) -> str:
-        """What messages call it."""
-        return f"the task {type(self).__name__}"
+        """What messages call it: by its kind, and the tensor where a field says which."""
+        weights = (value.name for f in fields(self) if isinstance(value := getattr(self, f.name), WeightInfo))  # type: ignore[arg-type]
+        return " for ".join([f"the task {type(self).__name__}", *islice(weights, 1)])
 
 
 class MergeTensorInput(Task[dict[ModelReference, Any]]):
@@ -90,6 +115,14 @@ class BlockMethod(Protocol):
 
     def measure(self, context: TensorContext) -> Fold | None:
         """The measurement that must be complete before `combine`, or None."""
+        ...
+
+    def workspace(self, context: TensorContext) -> int:
+        """Bytes that one block's measure or combine needs beside its inputs and result."""
+        ...
+
+    def deferred(self, context: TensorContext, measured: Any) -> Any:
+        """The steps of `combine` written down, see `merger.ops.deferred`; None when it needs the numbers."""
         ...
 
     def combine(self, context: TensorContext, block: Block, measured: Any) -> Any:
@@ -180,6 +213,50 @@ def _priority(task: Task[Any]) -> int:
     if not isinstance(priority, int):
         raise MethodError(f"{task.title()} has the priority {priority!r}, which is no whole number.")
     return priority
+
+
+def check_graph(root: Task[Any], where: str = "") -> None:
+    """Insist that a task and all that it needs can run, as far as that shows before they do.
+
+    Args:
+        root: the task.
+        where: the tensor that it makes, for messages.
+
+    Raises:
+        MethodError: a task cannot be compared, depends on itself, or does not take its arguments.
+    """
+    try:
+        tasks = ordered([root])
+    except TypeError as error:
+        hint = "Use tuples, and ImmutableMap for dicts."
+        raise MethodError(f"{_unhashable(root, error)}.", where=where, hint=hint) from error
+    for task in tasks:
+        refused = _refused(type(task), tuple(task.arguments()))
+        if refused:
+            raise MethodError(f"{task.title()} cannot be executed with its arguments: {refused}.", where=where)
+
+
+def _unhashable(task: Task[Any], error: TypeError) -> str:
+    """Which field keeps a task, or one that it holds, from being compared with others."""
+    for f in fields(task):  # type: ignore[arg-type]
+        value = getattr(task, f.name)
+        try:
+            hash(value)
+        except TypeError:
+            if isinstance(value, Task):
+                return _unhashable(value, error)
+            return f"{task.title()} holds a {type(value).__name__} in '{f.name}', which cannot be compared with others"
+    return f"{task.title()}, or a task that it needs, cannot be compared with others: {error}"
+
+
+@lru_cache(maxsize=1024)
+def _refused(kind: type[Task[Any]], names: tuple[str, ...]) -> str | None:
+    """Why `execute` does not take arguments of these names."""
+    try:
+        inspect.signature(kind.execute).bind(None, **dict.fromkeys(names))
+    except TypeError as error:
+        return str(error)
+    return None
 
 
 def _arguments(task: Task[Any]) -> list[Task[Any]]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from merger.architecture import Architecture, prefix_between, tied_source
+from merger.architecture import Architecture, is_head, prefix_between, tied_source
 from merger.checkpoints.base import Checkpoint
-from merger.errors import Problem
 from merger.recipe import ModelEntry, Recipe, Setting, Slice
 from merger.settings import relative_depth
 from merger.types import ModelReference, TensorSpec
@@ -24,7 +23,7 @@ Entries = list[tuple[ModelEntry, ModelReference, int | None]]
 """Recipe lines with a reference that is unique among them and the position for the noise."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Source:
     """One model's part in one output tensor.
 
@@ -33,20 +32,28 @@ class Source:
         model: its reference, unique among the sources of the tensor.
         position: its place among the recipe's non-base models, None for the base.
         spec: its tensor, None when the model lacks it.
+        slot: its place among the recipe's lines, -1 for a base that is not listed.
     """
 
     entry: ModelEntry | None
     model: ModelReference
     position: int | None
     spec: TensorSpec | None
+    slot: int = -1
 
     @property
     def owner(self) -> ModelReference:
         """The model as the recipe names it, which may stand there several times."""
         return self.entry.model if self.entry else self.model
 
+    def filter_name(self, output: str) -> str:
+        """What filters of the model's own parameters look at: its tensor's name, the output's for a tied weight."""
+        if self.spec is None or is_head(output) != is_head(self.spec.name):
+            return output
+        return self.spec.name
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class Match:
     """One output tensor and what could feed it.
 
@@ -75,14 +82,30 @@ class ModelIndex:
 
     def __init__(self, checkpoint: Checkpoint, primary: Checkpoint) -> None:
         rename = prefix_between(primary.tensors, checkpoint.tensors) if checkpoint is not primary else None
+        self.rename = rename
         self.config = checkpoint.config
         self.specs = {rename(name) if rename else name: spec for name, spec in checkpoint.tensors.items()}
         self.architecture = Architecture.of(frozenset(self.specs))
-        self.layers: dict[int, list[str]] = {}
-        self.outside: list[str] = []
+
+    @cached_property
+    def layers(self) -> dict[int | None, list[str]]:
+        """Names by layer of the main stack; under None those outside of it."""
+        names: dict[int | None, list[str]] = {}
         for name in self.specs:
-            layer = self._main_layer(name)
-            (self.outside if layer is None else self.layers.setdefault(layer, [])).append(name)
+            names.setdefault(self._main_layer(name), []).append(name)
+        return names
+
+    @property
+    def outside(self) -> list[str]:
+        """Names outside of the main stack."""
+        return self.layers.get(None, [])
+
+    @cached_property
+    def final(self) -> frozenset[str]:
+        """Names outside of all layers that belong behind the main stack: final norm, head, pooler."""
+        towers = {stack.label.split(".")[0] for stack in self.architecture.stacks if stack.label}
+        alone = [name for name in self.outside if towers.isdisjoint(name.split("."))]
+        return frozenset(name for name in alone if self.architecture.stack_of(name) is None and is_final(name))
 
     def _main_layer(self, name: str) -> int | None:
         stack = self.architecture.stack_of(name)
@@ -102,13 +125,27 @@ class ModelIndex:
         return relative_depth(self.architecture.layer_of(name), stack.layers) if stack else 0.0
 
 
-def match_tensors(recipe: Recipe, checkpoints: Mapping[ModelReference, Checkpoint]) -> list[Match]:
-    """Every output tensor of a recipe, in the order in which it will be written."""
+def index_models(recipe: Recipe, checkpoints: Mapping[ModelReference, Checkpoint]) -> dict[ModelReference, ModelIndex]:
+    """Every model under the names of the primary one, which comes first."""
     primary = checkpoints[recipe.primary]
-    indexes = {reference: ModelIndex(checkpoint, primary) for reference, checkpoint in checkpoints.items()}
-    if recipe.slices:
-        return list(_match_slices(recipe, indexes))
-    return list(_match_models(recipe, indexes))
+    order = dict.fromkeys([recipe.primary, *checkpoints])
+    return {reference: ModelIndex(checkpoints[reference], primary) for reference in order}
+
+
+def match_tensors(
+    recipe: Recipe,
+    checkpoints: Mapping[ModelReference, Checkpoint],
+    indexes: Mapping[ModelReference, ModelIndex] | None = None,
+) -> list[Match]:
+    """Every output tensor of a recipe, in the order in which it will be written.
+
+    Args:
+        recipe: what to merge.
+        checkpoints: its models.
+        indexes: what `index_models` made of them, where that is known already.
+    """
+    indexes = indexes or index_models(recipe, checkpoints)
+    return list(_match_slices(recipe, indexes) if recipe.slices else _match_models(recipe, indexes))
 
 
 def _match_models(recipe: Recipe, indexes: Mapping[ModelReference, ModelIndex]) -> Iterator[Match]:
@@ -153,39 +190,19 @@ def _match(
     parameters: Mapping[str, Setting],
 ) -> Match:
     """Collect one output tensor's sources; ``find`` gets a model and its slot among the entries, None for the base."""
-    listed_base = next((entry for entry, _, position in entries if position is None), None)
+    places = ((slot, entry) for slot, (entry, _, position) in enumerate(entries) if position is None)
+    base_slot, listed_base = next(places, (-1, None))
     return Match(
         name=output,
-        base=Source(listed_base, base, None, find(base, None)) if base else None,
+        base=Source(listed_base, base, None, find(base, None), base_slot) if base else None,
         sources=tuple(
-            Source(entry, reference, position, find(entry.model, slot))
+            Source(entry, reference, position, find(entry.model, slot), slot)
             for slot, (entry, reference, position) in enumerate(entries)
             if position is not None
         ),
         relative_depth=depth,
         slice_parameters=parameters,
     )
-
-
-def stranger_problems(
-    matches: Sequence[Match], first: ModelReference, others: Sequence[ModelReference]
-) -> Iterator[Problem]:
-    """Models that have at most a tenth of their tensor names in common with ``first``: nothing would be merged."""
-    held: Counter[ModelReference] = Counter()
-    common: Counter[ModelReference] = Counter()
-    for match in matches:
-        sources = (match.base, *match.sources)
-        owners = {source.owner for source in sources if source and source.spec}
-        held.update(owners)
-        common.update(owners if first in owners else ())
-    for other in others:
-        if common[other] <= min(held[first], held[other]) // 10:
-            yield Problem(
-                f"{other} and {first} have only {common[other]} tensor names in common: "
-                "they are different architectures.",
-                "models",
-                SAME_FAMILY,
-            )
 
 
 def _match_slices(recipe: Recipe, indexes: Mapping[ModelReference, ModelIndex]) -> Iterator[Match]:
@@ -230,15 +247,18 @@ def _match_outside(
     part, entries = chosen
     base = _slice_base(part, recipe)
     models = ([base] if base else []) + [entry.model for entry, _, _ in entries]
-    names = dict.fromkeys(name for model in models for name in indexes[model].outside)
+    last = frozenset(name for index in indexes.values() for name in index.final)
+    names = dict.fromkeys(name for model in models for name in indexes[model].outside if (name in last) == final)
+    if final:
+        # The head of a model that ties it is written where another model's slice begins with an own embedding.
+        names |= dict.fromkeys(name for index in indexes.values() for name in index.final if is_head(name))
     for name in names:
-        if is_final(name) == final:
-            yield _match(name, entries, base, _finder(indexes, name), 0.0, part.parameters)
+        yield _match(name, entries, base, _finder(indexes, name), 0.0, part.parameters)
 
 
 def is_final(name: str) -> bool:
-    """Whether a tensor outside of all layers belongs after them: final norm, head, pooler."""
-    return any(word in name for word in FINAL_WORDS) and "embed" not in name.replace("embed_out", "")
+    """Whether the name of a tensor outside of all layers is that of a final norm, a head or a pooler."""
+    return any(word in name for word in FINAL_WORDS) and "emb" not in name.replace("embed_out", "")
 
 
 def _match_layer(

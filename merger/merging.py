@@ -6,24 +6,29 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from merger.checkpoints.base import Checkpoint
 from merger.checkpoints.layout import plan_shards
 from merger.checkpoints.writer import OutputFolder
-from merger.errors import NonFiniteError, Problem, UserError
+from merger.devices import Processor, find_devices
+from merger.errors import NonFiniteError, Problem
 from merger.events import Event, Merged, Planned, ShardWritten, TensorMerged, Verified, Working
 from merger.executors import make_executor
+from merger.executors.base import HEARTBEAT_SECONDS
 from merger.graph import Task
+from merger.methods.define import DecoratedMethod
+from merger.ops import kernels
 from merger.plan import OutputTensor, Plan
 from merger.portable import portable_recipe
 from merger.reading import Runtime, as_tensor
 from merger.recipe import RunOptions
 from merger.sidefiles import side_files
+from merger.sinks import FolderSink, MemorySink
 from merger.tasks import WriteTensor, execute, expand
-from merger.types import TensorSpec, WeightInfo
+from merger.types import WeightInfo
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,70 +50,58 @@ def run_plan(plan: Plan, out: Path, options: RunOptions) -> Iterator[Event]:
         NonFiniteError: `RunOptions.strict` and the result is not finite everywhere.
     """
     plan.require()
-    run = _Run(plan, out, options)
+    run = _Run(plan, options)
+    yield from run.begin(out)
     with run.folder:
         yield from run.events()
-
-
-class FolderSink:
-    """Writes blocks of tensors into an output folder and counts what arrives.
-
-    Args:
-        folder: the folder being made.
-    """
-
-    def __init__(self, folder: OutputFolder) -> None:
-        self.folder = folder
-        self._finished = {name: frozenset(spans) for name, spans in folder.finished.items()}
-        self.bytes_done = sum(stop - start for spans in self._finished.values() for start, stop in spans)
-        self._lock = threading.Lock()
-
-    def is_finished(self, name: str, start: int, stop: int) -> bool:
-        """Whether an earlier run wrote these bytes."""
-        return (start, stop) in self._finished.get(name, ())
-
-    def write(self, name: str, start: int, data: memoryview, non_finite: int) -> None:
-        """Put a block at its place and record it."""
-        self.folder.write(name, start, data, non_finite)
-        self._count(data.nbytes)
-
-    def copy(self, name: str, checkpoint: Checkpoint, spec: TensorSpec, start: int, stop: int) -> None:
-        """Copy a piece of an input tensor as it is and record it."""
-        self.folder.copy_from(name, checkpoint, spec, start, stop)
-        self._count(stop - start)
-
-    def _count(self, size: int) -> None:
-        with self._lock:
-            self.bytes_done += size
 
 
 class _Run:
     """One merge under way."""
 
-    def __init__(self, plan: Plan, out: Path, options: RunOptions) -> None:
+    folder: OutputFolder
+
+    def __init__(self, plan: Plan, options: RunOptions) -> None:
         self.plan, self.options = plan, options
-        self.began = time.monotonic()
-        recipe = portable_recipe(plan.recipe, plan.checkpoints)
-        layouts = plan_shards([output.spec for output in plan.outputs], options.shard_size, {"recipe": recipe})
-        self.folder = OutputFolder.create(
-            out,
-            layouts,
-            self._fingerprint(recipe),
-            overwrite=options.overwrite,
-            resume=options.resume,
-            inputs=[reference.path for reference in plan.checkpoints],
-            stopped=self._stopped,
-        )
-        self.sink = FolderSink(self.folder)
-        self.layouts = layouts
-        self.specs = {spec.name: spec for layout in layouts for spec in layout.tensors}
-        self.done_before = self.sink.bytes_done
-        self.last_working = self.began
+        self.devices = find_devices(options.device)
+        on_processor = all(isinstance(device, Processor) for device in self.devices)
+        self.kernels = on_processor and use_kernels(plan)
+        self.began = self.last_working = time.monotonic()
+        self.recipe = portable_recipe(plan.recipe, plan.checkpoints)
+        specs = [output.spec for output in plan.outputs]
+        self.layouts = plan_shards(specs, options.shard_size, {"recipe": self.recipe})
+        self.specs = {spec.name: spec for layout in self.layouts for spec in layout.tensors}
+        self.sink: FolderSink | None = None
+        self.done_before = 0
         self.current: WeightInfo | None = None
 
-    def _fingerprint(self, recipe: str) -> dict[str, Any]:
+    def begin(self, out: Path) -> Iterator[Event]:
+        """Make the folder; what an interrupted run left there is read and checked, which takes a while."""
+        closed = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            made = pool.submit(self._make_folder, out, closed)
+            try:
+                yield from self._signs_of_life(made)
+            except BaseException:
+                closed.set()
+                if made.exception() is None:
+                    made.result().abandon()
+                raise
+        self.folder = made.result()
+        self.sink = FolderSink(self.folder)
+        self.done_before = self.sink.bytes_done
+
+    def _make_folder(self, out: Path, closed: threading.Event) -> OutputFolder:
         inputs = {str(reference): checkpoint.state for reference, checkpoint in self.plan.checkpoints.items()}
-        return {"recipe": recipe, "inputs": inputs}
+        return OutputFolder.create(
+            out,
+            self.layouts,
+            {"recipe": self.recipe, "inputs": inputs},
+            overwrite=self.options.overwrite,
+            resume=self.options.resume,
+            inputs=[reference.path for reference in self.plan.checkpoints],
+            stopped=lambda: closed.is_set() or self._stopped(),
+        )
 
     def events(self) -> Iterator[Event]:
         plan = self.plan
@@ -135,12 +128,11 @@ class _Run:
 
     def _merge_tensors(self) -> Iterator[Event]:
         stop = threading.Event()
-        device = compute_device(self.options.device)
-        runtime = Runtime(self.plan.recipe.seed, device, lambda: stop.is_set() or self._stopped())
+        runtime = Runtime(self.plan.recipe.seed, lambda: stop.is_set() or self._stopped(), self.kernels)
         roots = {self._root(output): output.weight for output in self.plan.outputs}
         left = Counter(spec.shard for spec in self.specs.values())
         done = 0
-        with make_executor(self.options.worker_count) as executor:
+        with make_executor(self.options.worker_count, self.devices) as executor:
             for step in executor.run(
                 list(roots),
                 expand=lambda task: expand(task, runtime),
@@ -156,6 +148,7 @@ class _Run:
                 yield from self._working()
 
     def _root(self, output: OutputTensor) -> Task[Any]:
+        assert self.sink is not None, "the folder is made before anything is written to it"
         return WriteTensor(output.task, self.specs[output.weight.name], self.sink)
 
     def _shard_events(self, name: str, left: Counter[str]) -> Iterator[Event]:
@@ -169,11 +162,12 @@ class _Run:
         if now - self.last_working < WORKING_SECONDS:
             return
         self.last_working = now
-        rate = (self.sink.bytes_done - self.done_before) / (now - self.began)
-        rest = self.plan.bytes_out - self.sink.bytes_done
+        done = self.sink.bytes_done if self.sink else 0
+        rate = (done - self.done_before) / (now - self.began)
+        rest = self.plan.bytes_out - done
         yield Working(
             tensor=self.current.name if self.current else "",
-            bytes_done=self.sink.bytes_done,
+            bytes_done=done,
             bytes_out=self.plan.bytes_out,
             bytes_per_second=rate,
             seconds_left=rest / rate if rate else None,
@@ -217,43 +211,25 @@ class _Run:
         """Make the result durable and put it in place, which large ones take a while for and nothing stops."""
         with ThreadPoolExecutor(1) as pool:
             placed = pool.submit(self.folder.commit)
-            while wait([placed], WORKING_SECONDS).not_done:
-                yield from self._working()
+            yield from self._signs_of_life(placed)
         placed.result()
 
+    def _signs_of_life(self, awaited: Future[Any]) -> Iterator[Event]:
+        self.last_working = time.monotonic()
+        while wait([awaited], HEARTBEAT_SECONDS).not_done:
+            yield from self._working()
 
-def compute_device(wanted: str) -> str:
-    """The torch device of a run.
 
-    Raises:
-        UserError: a CUDA device was asked for and there is none.
-    """
-    import torch
-
-    if wanted == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if wanted.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError("no CUDA device was found", where="device", hint="Use --device cpu, or auto.")
+def use_kernels(plan: Plan) -> bool:
+    """Whether compiled kernels shall do what they can of a plan; if so they are loaded."""
+    merged = (output for output in plan.outputs if output.action == "merge")
+    elements = sum(len(output.sources) * prod(output.shape) for output in merged)
+    method = plan.method
+    is_plain = isinstance(method, DecoratedMethod) and not (method.measures or "noise" in method.signature.special)
+    wanted = kernels.are_wanted(elements if is_plain else elements * kernels.DEMANDING)
+    if wanted:
+        kernels.load()
     return wanted
-
-
-class MemorySink:
-    """Collects blocks into bytes in memory."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.data = {output.weight.name: bytearray(output.nbytes) for output in plan.outputs}
-
-    def is_finished(self, name: str, start: int, stop: int) -> bool:
-        """Nothing is, at the beginning."""
-        return False
-
-    def write(self, name: str, start: int, data: memoryview, non_finite: int) -> None:
-        """Put a block at its place."""
-        self.data[name][start : start + len(data)] = data
-
-    def copy(self, name: str, checkpoint: Checkpoint, spec: TensorSpec, start: int, stop: int) -> None:
-        """Read a piece of an input tensor as it is."""
-        checkpoint.read_into(spec, start, memoryview(self.data[name])[start:stop])
 
 
 def run_in_memory(plan: Plan) -> dict[str, Tensor]:
@@ -263,7 +239,8 @@ def run_in_memory(plan: Plan) -> dict[str, Tensor]:
         The output tensors by name, in the dtypes that a merge would write.
     """
     plan.require()
-    sink, runtime = MemorySink(plan), Runtime(plan.recipe.seed)
+    sink = MemorySink({output.weight.name: output.nbytes for output in plan.outputs})
+    runtime = Runtime(plan.recipe.seed, kernels=use_kernels(plan))
     roots = [WriteTensor(output.task, output.spec, sink) for output in plan.outputs]
     for _ in make_executor(0).run(
         roots,

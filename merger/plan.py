@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
 
@@ -13,7 +16,8 @@ from merger.checkpoints.target import partial_folder, resolved
 from merger.errors import PlanError, Problem
 from merger.executors.base import AHEAD
 from merger.graph import BlockMerge
-from merger.matching import Match, match_tensors, stranger_problems
+from merger.kinship import kinship_problems, naming_notes
+from merger.matching import index_models, match_tensors
 from merger.methods.base import MergeMethod
 from merger.ops.convert import working_dtype
 from merger.outputs import OutputTensor
@@ -21,8 +25,9 @@ from merger.policy import Policy
 from merger.reading import row_length
 from merger.recipe import ModelEntry, Recipe, RunOptions, has_filters
 from merger.rules import TensorPlanner
-from merger.tokenizer import same_tokenizer
+from merger.slicing import slice_problems
 from merger.types import BLOCK_ELEMENTS, ModelReference
+from merger.vocabulary import vocabulary_problems
 
 __all__ = ["OutputTensor", "Plan", "make_plan"]
 
@@ -55,12 +60,12 @@ class Plan:
         """The problems that stop the merge."""
         return tuple(problem for problem in self.problems if problem.level == "error")
 
-    @property
+    @cached_property
     def bytes_in(self) -> int:
         """Bytes of all input tensors that will be read, once each."""
         return sum(spec.nbytes for output in self.outputs for _, spec in output.sources)
 
-    @property
+    @cached_property
     def bytes_out(self) -> int:
         """Bytes of all output tensors; also the free disk that the merge needs."""
         return sum(output.nbytes for output in self.outputs)
@@ -78,6 +83,32 @@ class Plan:
         """Close the opened models."""
         for checkpoint in self.checkpoints.values():
             checkpoint.close()
+
+
+class _Pause:
+    """Holds back the search for unreachable objects while a plan is made, in any number of threads.
+
+    A plan is hundreds of thousands of objects without cycles: looking through them takes longer than making them.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._was_enabled = threading.Lock(), 0, False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._was_enabled = gc.isenabled()
+                gc.disable()
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside and self._was_enabled:
+                gc.enable()
+
+
+uncollected = _Pause()
 
 
 def make_plan(
@@ -100,62 +131,26 @@ def make_plan(
     """
     problems = [*recipe.problems, *recipe_problems(recipe, method), *vocabulary_problems(recipe, checkpoints)]
     plan = Plan(recipe, method, checkpoints)
+    indexes = index_models(recipe, checkpoints)
+    problems += [*kinship_problems(indexes), *naming_notes(indexes)]
+    problems += slice_problems(recipe, indexes)
     if not any(problem.level == "error" for problem in problems):
         planner = TensorPlanner(recipe, method, checkpoints, strict=options.strict)
-        matches = match_tensors(recipe, checkpoints)
-        problems += _stranger_problems(recipe, method, matches)
+        matches = match_tensors(recipe, checkpoints, indexes)
         planned = [planner.plan(match) for match in matches]
         outputs = tuple(output for output in planned if output is not None)
         problems += [*planner.problems(), *unmatched_filters(recipe, outputs)]
         plan = replace(plan, outputs=outputs, memory=memory_bound(outputs, options))
-    problems += _disk_problems(plan.bytes_out, out) if out else []
+    problems += disk_problems(plan.bytes_out, out) if out else []
     problems += policy.size_problems(len(plan.outputs), plan.bytes_out) if policy else []
     return replace(plan, problems=tuple(dict.fromkeys(problems)))
 
 
 def recipe_problems(recipe: Recipe, method: MergeMethod) -> Iterator[Problem]:
-    """What a recipe and its method say without any model: base, number of models, what is not done yet."""
+    """What a recipe and its method say without any model: base and number of models."""
     parts = [(part.sources, part.base_model or recipe.base_model) for part in recipe.slices]
     for entries, base in parts or [(recipe.models, recipe.base_model)]:
         yield from _count_problems(entries, base, method)
-    if any(model.lora for model in recipe.all_models()):
-        yield Problem("adapters (model+lora) cannot be merged yet", hint="Merge the adapter into its model first.")
-
-
-def vocabulary_problems(recipe: Recipe, checkpoints: Mapping[ModelReference, Checkpoint]) -> Iterator[Problem]:
-    """What of ``tokenizer``, ``tokenizer_source`` and ``chat_template`` would need rows to be moved."""
-    rule = recipe.tokenizer
-    source = rule.source if rule else recipe.tokenizer_source
-    if rule and (rule.tokens or rule.pad_to_multiple_of):
-        yield Problem(
-            "rules for single tokens and padding of the vocabulary cannot be carried out yet",
-            "tokenizer",
-            "Leave out 'tokens' and 'pad_to_multiple_of'.",
-        )
-    given = recipe.primary
-    if source not in (None, "base", given):
-        first, *others = [checkpoint.files for checkpoint in checkpoints.values()]
-        if not all(same_tokenizer(first, other) for other in others):
-            yield Problem(
-                "the models' vocabularies differ, and matching them by token cannot be done yet",
-                "tokenizer",
-                f"Leave it out to keep the vocabulary of {given}.",
-            )
-    if recipe.chat_template not in (None, "auto"):
-        message = f"chat_template is not carried out yet; that of {given} is kept"
-        yield Problem(message, "chat_template", level="warning")
-
-
-def _stranger_problems(recipe: Recipe, method: MergeMethod, matches: Sequence[Match]) -> Iterator[Problem]:
-    """Models without tensors, or without enough in common to be merged."""
-    if not matches:
-        yield Problem("the models hold no tensors", "models", "Choose models with weights in their files.")
-    elif not recipe.slices:
-        merged = [entry.model for entry in recipe.models]
-        if recipe.base_model and method.base != "none":
-            merged.insert(0, recipe.base_model)
-        first, *others = dict.fromkeys(merged)
-        yield from stranger_problems(matches, first, others)
 
 
 def _count_problems(
@@ -216,15 +211,19 @@ def _working_set(output: OutputTensor) -> int:
     itemsize = working_dtype(spec.dtype for _, spec in output.sources if spec.is_float).itemsize
     if output.action == "merge" and not isinstance(task, BlockMerge):
         return (models * AHEAD + 4) * total * itemsize  # the next tasks' inputs are loaded meanwhile
-    row = row_length(task.method.split(task.context()), output.shape) if isinstance(task, BlockMerge) else 1
-    return (models + 4) * min(total, max(row, BLOCK_ELEMENTS)) * itemsize + models * COUNTER_BYTES
+    row, workspace = 1, 0
+    if isinstance(task, BlockMerge):
+        context = task.context()
+        row, workspace = row_length(task.method.split(context), output.shape), task.method.workspace(context)
+    return (models + 4) * min(total, max(row, BLOCK_ELEMENTS)) * itemsize + models * COUNTER_BYTES + workspace
 
 
 def _size_text(size: int) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.3f} MB"
 
 
-def _disk_problems(needed: int, out: Path) -> list[Problem]:
+def disk_problems(needed: int, out: Path) -> list[Problem]:
+    """What stands against writing so many bytes in or beside ``out``."""
     target = resolved(out)
     place = next(folder for folder in (target, *target.parents) if folder.exists())
     unfinished = partial_folder(target).glob("*.safetensors") if target.name else ()

@@ -36,17 +36,23 @@ def hub_id(reference: ModelReference) -> str | None:
 
 
 def portable_names(references: Mapping[ModelReference, Checkpoint]) -> dict[ModelReference, ModelReference]:
-    """What each model is called in anything that is written."""
+    """What each model is called in anything that is written; results of a series keep their names."""
     places = {
         reference: os.path.abspath(os.path.expanduser(reference.path))
-        for reference in references
-        if is_local(reference)
+        for reference, checkpoint in references.items()
+        if is_local(reference) and not checkpoint.documents
     }
     names = {place: f"./{name}" for place, name in _shortest_endings(set(places.values())).items()}
     return {
-        reference: replace(reference, path=names[places[reference]]) if reference in places else checkpoint.reference
+        reference: replace(reference, path=names[places[reference]])
+        if reference in places
+        else _name(checkpoint, reference)
         for reference, checkpoint in references.items()
     }
+
+
+def _name(checkpoint: Checkpoint, reference: ModelReference) -> ModelReference:
+    return reference if checkpoint.documents else checkpoint.reference
 
 
 def _without_place(reference: ModelReference) -> ModelReference:
@@ -106,11 +112,18 @@ def _renamed_rule(rule: TokenizerRule, rename: Callable[[ModelReference], ModelR
 def portable_recipe(recipe: Recipe, checkpoints: Mapping[ModelReference, Checkpoint]) -> str:
     """The recipe as YAML that names no place of this machine, with the digests of its models.
 
-    The same merge gives the same text wherever its models lie.
+    The same merge gives the same text wherever its models lie.  Recipes that made some of the models in the
+    same series come first, as documents of their own.
     """
+    return "---\n".join(portable_documents(recipe, checkpoints))
+
+
+def portable_documents(recipe: Recipe, checkpoints: Mapping[ModelReference, Checkpoint]) -> tuple[str, ...]:
+    """The documents of `portable_recipe`, this recipe's own last."""
+    earlier = dict.fromkeys(document for checkpoint in checkpoints.values() for document in checkpoint.documents)
     names = portable_names(checkpoints)
     body = rename_models(recipe, lambda reference: names.get(reference) or _without_place(reference)).to_yaml()
     lines = ["# Models, each with the SHA-256 of its tensor headers:"]
     digests = {str(names[reference]): checkpoint.digest for reference, checkpoint in checkpoints.items()}
     lines += [f"#   {printable(name)}  {digest}" for name, digest in sorted(digests.items())]
-    return "\n".join(lines) + "\n" + body
+    return (*earlier, "\n".join(lines) + "\n" + body)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from merger.checkpoints.base import Checkpoint
+from merger.devices import Stored, Transport, widened
 from merger.errors import Cancelled
 from merger.graph import BlockMerge, Task
 from merger.ops.convert import torch_dtype, view_bytes, working_dtype
@@ -25,13 +25,13 @@ class Runtime:
 
     Attributes:
         seed: the recipe's seed.
-        device: torch device of the computation.
         stopped: asked between blocks; True ends the work.
+        kernels: whether compiled kernels may take the place of torch's operations on the processor.
     """
 
     seed: int = 0
-    device: str = "cpu"
     stopped: Callable[[], bool] = field(default=lambda: False)
+    kernels: bool = False
 
     def check(self) -> None:
         """Stop here when the run was cancelled.
@@ -63,7 +63,11 @@ def as_tensor(raw: bytearray, spec: TensorSpec) -> Tensor:
     return flat.reshape(spec.shape)
 
 
-def block_ranges(split: Split, shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+Range = tuple[int, int]
+"""First element of a block, and one past its last."""
+
+
+def block_ranges(split: Split, shape: tuple[int, ...]) -> Iterator[Range]:
     """Element ranges of a tensor's blocks; a row that is longer than a block stays whole."""
     total = prod(shape)
     row = row_length(split, shape)
@@ -86,14 +90,19 @@ def row_length(split: Split, shape: tuple[int, ...]) -> int:
 class BlockReader:
     """Reads blocks of every input of one tensor, widened, in the shape that the method's split promises.
 
+    Args:
+        merge: names inputs and method.
+        runtime: how this run computes.
+        transport: carries the blocks to where they are computed.
+
     Attributes:
         context: the facts that the method sees.
     """
 
-    def __init__(self, merge: BlockMerge, runtime: Runtime) -> None:
+    def __init__(self, merge: BlockMerge, runtime: Runtime, transport: Transport) -> None:
         torch.set_num_threads(1)
         self.context = merge.context()
-        self._merge, self._runtime = merge, runtime
+        self._merge, self._runtime, self._transport = merge, runtime, transport
         self._split = merge.method.split(self.context)
         self._loads = [load for load in merge.gather.loads if isinstance(load, LoadTensor)]
         self._dtype = working_dtype(load.spec.dtype for load in self._loads)
@@ -105,22 +114,29 @@ class BlockReader:
             if slot != self._base
         ]
 
-    def prefetch(self, span: Sequence[tuple[int, int]]) -> None:
+    def blocks(self, span: Sequence[Range]) -> Iterator[tuple[Range, Block]]:
+        """Every block of a span, in order; a block is valid until the next one is asked for.
+
+        Raises:
+            Cancelled: the run was.
+        """
+        self._prefetch(span)
+        stored = ([stored_run(load, *place) for load in self._loads] for place in span)
+        for (start, stop), tensors in zip(span, self._transport.inputs(stored, self._dtype), strict=True):
+            self._runtime.check()
+            yield (start, stop), self._block(start, stop, tensors)
+
+    def _prefetch(self, span: Sequence[Range]) -> None:
         """Tell the sources what will be read next."""
         for load in self._loads if span else ():
             itemsize = DTYPES[load.spec.dtype].itemsize
             load.checkpoint.prefetch(load.spec, span[0][0] * itemsize, span[-1][1] * itemsize)
 
-    def read(self, start: int, stop: int) -> Block:
-        """The block of elements ``start`` to ``stop``; valid until the thread reads the next one."""
+    def _block(self, start: int, stop: int, flat: Sequence[Tensor]) -> Block:
         shape = block_shape(self._split, self._merge.shape, stop - start)
-        device = self._runtime.device
-        tensors = [
-            read_block(load, start, stop, slot, self._dtype, device).view(shape)
-            for slot, load in enumerate(self._loads)
-        ]
+        tensors = [tensor.view(shape) for tensor in flat]
         base = None if self._base is None else tensors.pop(self._base)
-        name = self._merge.output_weight.name
+        name, device = self._merge.output_weight.name, self._transport.device
         return Block(tensors, base, BlockNoise(self._runtime.seed, name, self._positions, start, shape, device))
 
 
@@ -131,37 +147,19 @@ def block_shape(split: Split, shape: tuple[int, ...], elements: int) -> tuple[in
     return (elements,) if split == "elements" else (elements // row_length(split, shape), row_length(split, shape))
 
 
-class _Scratch(threading.local):
-    """One thread's buffers, reused from block to block: fresh memory costs more than the arithmetic."""
-
-    def __init__(self) -> None:
-        self.raw: dict[int, bytearray] = {}
-        self.wide: dict[tuple[int, torch.dtype], Tensor] = {}
-
-    def raw_buffer(self, slot: int, size: int) -> memoryview:
-        if len(self.raw.get(slot, b"")) < size:
-            self.raw[slot] = bytearray(size)
-        return memoryview(self.raw[slot])[:size]
-
-    def wide_buffer(self, slot: int, size: int, dtype: torch.dtype) -> Tensor:
-        buffer = self.wide.get((slot, dtype))
-        if buffer is None or buffer.numel() < size:
-            buffer = self.wide[slot, dtype] = torch.empty(size, dtype=dtype)
-        return buffer[:size]
+def stored_run(load: LoadTensor, start: int, stop: int) -> Stored:
+    """Elements ``start`` to ``stop`` of a tensor, not yet read."""
+    itemsize = DTYPES[load.spec.dtype].itemsize
+    return Stored(
+        load.spec.dtype,
+        (stop - start) * itemsize,
+        lambda buffer: load.checkpoint.read_into(load.spec, start * itemsize, buffer),
+    )
 
 
-_scratch = _Scratch()
-
-
-def read_block(load: LoadTensor, start: int, stop: int, slot: int, dtype: torch.dtype, device: str = "cpu") -> Tensor:
-    """Elements ``start`` to ``stop`` of a tensor, flat, widened to ``dtype``.
+def read_block(load: LoadTensor, start: int, stop: int, slot: int, dtype: torch.dtype) -> Tensor:
+    """Elements ``start`` to ``stop`` of a tensor, flat, widened to ``dtype``, in the processor's memory.
 
     The result lives in the thread's buffer number ``slot`` and is valid until that is used again.
     """
-    itemsize = DTYPES[load.spec.dtype].itemsize
-    raw = _scratch.raw_buffer(slot, (stop - start) * itemsize)
-    load.checkpoint.read_into(load.spec, start * itemsize, raw)
-    stored = view_bytes(raw, load.spec.dtype)
-    if device != "cpu":
-        return stored.to(device).to(dtype)
-    return stored if stored.dtype == dtype else _scratch.wide_buffer(slot, stop - start, dtype).copy_(stored)
+    return widened(stored_run(load, start, stop), slot, dtype)

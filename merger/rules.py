@@ -10,15 +10,16 @@ from typing import Any
 from merger.architecture import Architecture
 from merger.checkpoints.base import COMPARED_BYTES, Checkpoint
 from merger.errors import MethodError, Problem, foreign_code
-from merger.graph import MergeTensorInput, Task
+from merger.graph import BlockMerge, MergeTensorInput, Task, check_graph
 from merger.matching import KEEP_VOCABULARY, Match, Source
 from merger.methods import registry
 from merger.methods.base import MergeMethod
 from merger.outputs import SUMMARY_FROM, Findings, Level, OutputTensor
-from merger.parameters import Resolved, resolve_parameters
+from merger.parameters import ParameterResolver, Resolved
 from merger.reading import LoadTensor
 from merger.recipe import Recipe
 from merger.types import DTYPE_BY_NAME, ModelReference, TensorContext, TensorSpec, WeightInfo
+from merger.vocabulary import MATCHING_LATER
 
 
 class TensorPlanner:
@@ -42,6 +43,7 @@ class TensorPlanner:
         self.recipe, self.method, self.checkpoints, self.strict = recipe, method, checkpoints, strict
         self.findings = Findings()
         self.shape_conflicts: Counter[tuple[ModelReference, ModelReference]] = Counter()
+        self._parameters = ParameterResolver(recipe, self.findings)
         self._checked: set[Any] = set()
         primary = checkpoints[recipe.primary]
         self._architecture = Architecture.of(frozenset(primary.tensors))
@@ -63,6 +65,11 @@ class TensorPlanner:
     def problems(self) -> list[Problem]:
         """All findings so far."""
         return self.findings.problems()
+
+    @property
+    def _names_vocabulary(self) -> bool:
+        """Whether the recipe says already whose tokens to keep."""
+        return self.recipe.tokenizer_source is not None or bool(self.recipe.tokenizer and self.recipe.tokenizer.source)
 
     # What fits together
 
@@ -92,7 +99,7 @@ class TensorPlanner:
                 "error",
                 name,
                 f"{other.model} has {theirs[0]} vocabulary rows, {first.model} has {mine[0]}",
-                KEEP_VOCABULARY,
+                MATCHING_LATER if self._names_vocabulary else KEEP_VOCABULARY,
             )
             return
         count = self.shape_conflicts[first.model, other.model]
@@ -115,6 +122,10 @@ class TensorPlanner:
 
     def _integer(self, match: Match, sources: Sequence[Source]) -> OutputTensor:
         first = sources[0]
+        lacking = [source for source in (match.base, *match.sources) if source and source.spec is None]
+        if lacking:
+            message = f"{_lacks(lacking)} it; the one of {first.model} is copied"
+            self.findings.tensor("note", match.name, message)
         if len(sources) > 1:
             level: Level = "note"
             if _spec(first).nbytes > COMPARED_BYTES:
@@ -178,7 +189,7 @@ class TensorPlanner:
         inputs = present
         if base is not None and method.base in ("reads_first", "none") and (base.entry or method.base != "none"):
             inputs = self._in_recipe_order(base, present, first=method.base == "reads_first")
-        resolved = resolve_parameters(self.recipe, match, method, inputs, self.findings)
+        resolved = self._parameters.resolve(match, method, inputs)
         if resolved is None:
             return None
         first = base or inputs[0]
@@ -194,12 +205,12 @@ class TensorPlanner:
         read = [base, *inputs] if reads_base and base else inputs
         return self._output(method, weight, read, resolved, base_model)
 
-    def _in_recipe_order(self, base: Source, present: list[Source], *, first: bool) -> list[Source]:
+    @staticmethod
+    def _in_recipe_order(base: Source, present: list[Source], *, first: bool) -> list[Source]:
         """The models with the base among them: first, or where the recipe lists it."""
         if first:
             return [base, *present]
-        listed = [entry.model for entry in self.recipe.models]
-        place = sum(1 for source in present if source.entry and _rank(listed, source) < _rank(listed, base))
+        place = sum(source.slot < base.slot for source in present)
         return [*present[:place], base, *present[place:]]
 
     def _output(
@@ -225,9 +236,10 @@ class TensorPlanner:
                 base_model=base_model,
                 shape=shape,
             )
-            hash(task)  # Equal tasks run once.
         if not isinstance(task, Task):
             raise MethodError(f"merge method '{method.name()}' made {task!r} instead of a Task.", where=weight.name)
+        if not isinstance(task, (BlockMerge, LoadTensor)):
+            check_graph(task, weight.name)
         return OutputTensor(
             weight=weight,
             dtype=self._output_dtype(_spec(read[0])),
@@ -276,10 +288,6 @@ class TensorPlanner:
 def _spec(source: Source) -> TensorSpec:
     assert source.spec is not None
     return source.spec
-
-
-def _rank(listed: Sequence[ModelReference], source: Source) -> int:
-    return listed.index(source.entry.model) if source.entry else -1
 
 
 def _name(source: Source | None) -> str:

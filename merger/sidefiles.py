@@ -13,11 +13,12 @@ from copy import deepcopy
 from math import prod
 from typing import Any, Protocol
 
-from merger.architecture import config_for_layers, configured_layers, is_head, language_part
+from merger.architecture import config_for_layers, is_head, language_part, says_tied
 from merger.card import model_card
-from merger.checkpoints.base import Checkpoint
+from merger.checkpoints.base import Checkpoint, SideFile
 from merger.portable import portable_recipe
 from merger.recipe import Recipe
+from merger.slicing import layer_origins
 from merger.types import DTYPES, ModelReference, WeightInfo
 
 RECIPE_FILE = "recipe.yaml"
@@ -69,7 +70,7 @@ def side_files(
         write_readme: whether a model card is written.
     """
     source = donor(recipe, checkpoints)
-    files = {name: file.read() for name, file in source.files.items() if copy_files and _is_copied(name)}
+    files = {name: file.read() for name, file in copied_files(source).items()} if copy_files else {}
     config = None if source.config is None else output_config(recipe, checkpoints, outputs)
     if config is not None:
         files["config.json"] = (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode(
@@ -82,6 +83,11 @@ def side_files(
         files["README.md"] = card.encode("utf-8", "backslashreplace")
     files[RECIPE_FILE] = portable_recipe(recipe, checkpoints).encode("utf-8", "backslashreplace")
     return sorted(files.items())
+
+
+def copied_files(source: Checkpoint) -> dict[str, SideFile]:
+    """The files of the donor that go into the output as they are."""
+    return {name: file for name, file in source.files.items() if _is_copied(name)}
 
 
 def _is_copied(name: str) -> bool:
@@ -144,8 +150,10 @@ def _set_tied(config: dict[str, Any], outputs: Sequence[Output], configs: Sequen
     if any(is_head(output.weight.name) and output.weight.name.endswith(".weight") for output in outputs):
         for part in _parts(config):
             part[key] = False
-    elif config.get(key) is False and any(other.get(key) is True for other in configs):
-        config[key] = True
+    elif says_tied(config) is False and any(says_tied(other) for other in configs):
+        for part in _parts(config):
+            if key in part:
+                part[key] = True
 
 
 def _set_vocabulary(config: dict[str, Any], outputs: Sequence[Output], source: Checkpoint) -> None:
@@ -162,11 +170,4 @@ def _with_sliced_layers(
     config: dict[str, Any], recipe: Recipe, checkpoints: Mapping[ModelReference, Checkpoint]
 ) -> dict[str, Any]:
     """The number of layers, and lists with one entry per layer, as the slices put them together."""
-    layers: list[int] = []
-    sources: list[dict[str, Any]] = []
-    for entry in (part.sources[0] for part in recipe.slices):
-        source = checkpoints[entry.model].config or {}
-        chosen = range(*(entry.layer_range or (0, configured_layers(source) or 0)))
-        layers += chosen
-        sources += [source] * len(chosen)
-    return config_for_layers(config, layers, sources)
+    return config_for_layers(config, *layer_origins(recipe, checkpoints))

@@ -90,6 +90,8 @@ class ModelReference:
         Raises:
             ValueError: the text is empty.
         """
+        if text.strip() and os.path.exists(os.path.expanduser(text)):
+            return cls(text)
         text = text.strip()
         if not text:
             raise ValueError("a model name is empty")
@@ -117,7 +119,7 @@ def _looks_like_path(text: str) -> bool:
     return text.startswith(("/", "./", "../", "~", ".\\", "..\\")) or bool(re.match(r"[A-Za-z]:[\\/]", text))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TensorSpec:
     """What a file header says of one tensor.
 
@@ -196,6 +198,10 @@ class ImmutableMap(Mapping[K, V], Generic[K, V]):
         if self._hash is None:
             self._hash = hash(frozenset(self._data.items()))
         return self._hash
+
+    def __reduce__(self) -> tuple[type[ImmutableMap[K, V]], tuple[dict[K, V]]]:
+        """Without the hash, which is another one in another process."""
+        return type(self), (self._data,)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Mapping) and dict(self._data) == dict(other)

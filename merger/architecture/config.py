@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers", "decoder_layers")
 HIDDEN_KEYS = ("hidden_size", "n_embd", "d_model", "dim", "model_dim")
 NESTED_PARTS = ("text_config", "llm_config", "language_config", "thinker_config", "decoder")
-NOT_PER_LAYER = ("architectures", "pruned_heads")
 
 
 def language_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -51,46 +49,3 @@ def _whole_number(config: Mapping[str, Any] | None, keys: Sequence[str]) -> int 
     parts = (language_part(config or {}), config or {})
     values = (part.get(key) for part in parts for key in keys)
     return next((value for value in values if type(value) is int), None)
-
-
-def config_for_layers(
-    config: Mapping[str, Any],
-    layers: Sequence[int],
-    sources: Sequence[Mapping[str, Any]] | None = None,
-) -> dict[str, Any]:
-    """The configuration of a model that is put together from layers of others.
-
-    Args:
-        config: of the model that gives everything else.
-        layers: for each output layer its index in the model it comes from.
-        sources: for each output layer the configuration it comes from; ``config`` when left out.
-
-    Returns:
-        A copy with the number of layers, and every list with one value per layer, put right.
-    """
-    origins = [language_part(source) for source in sources] if sources else []
-    result = copy.deepcopy(dict(config))
-    part = language_part(result)
-    assert isinstance(part, dict)
-    old = configured_layers(config)
-    for key, value in part.items():
-        if key in LAYER_KEYS and value == old:
-            part[key] = len(layers)
-        elif _is_per_layer(key, value, old):
-            part[key] = _picked(key, value, layers, origins)
-    return result
-
-
-def _is_per_layer(key: str, value: object, layers: int | None) -> bool:
-    if key in NOT_PER_LAYER or key.endswith(("_token_id", "_token_ids")):
-        return False
-    return isinstance(value, list) and len(value) == layers
-
-
-def _picked(key: str, own: list[Any], indexes: Sequence[int], origins: list[Mapping[str, Any]]) -> list[Any]:
-    """One value per output layer, each from the list of the model that the layer comes from."""
-    lists = [origin.get(key, own) for origin in origins] or [own] * len(indexes)
-    return [
-        values[index] if index < len(values) else own[index % len(own)]
-        for values, index in zip(lists, indexes, strict=True)
-    ]

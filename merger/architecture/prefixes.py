@@ -30,7 +30,8 @@ class PrefixChange:
 
     def __call__(self, name: str) -> str:
         if self.strip:
-            return name.removeprefix(self.strip)
+            inside = name.startswith(self.strip) and name not in self.known
+            return self.add + name[len(self.strip) :] if inside else name
         if name in self.known or name.split(".", 1)[0] not in self.modules:
             return name
         return self.add + name
@@ -40,19 +41,18 @@ def prefix_difference(reference: Collection[str], names: Collection[str]) -> tup
     """What to strip from and add to ``names`` so that they are those of ``reference``.
 
     Returns:
-        ``(strip, add)``, one of them empty, such as ``("", "bert.")``; None when no prefix is the
-        only difference, or there is no difference.
+        ``(strip, add)``, such as ``("", "bert.")`` or ``("transformer.", "model.")``; None when no
+        prefix is the only difference, or there is no difference.
     """
     theirs, ours = frozenset(reference), frozenset(names)
     smaller = min(len(theirs), len(ours))
     shared = len(theirs & ours)
     if shared * 2 > smaller:
         return None
-    add, added = _best_prefix(theirs, ours)
-    strip, stripped = _best_prefix(ours, theirs)
-    if max(added, stripped) < max(MOST * smaller, shared + 1):
-        return None
-    return ("", add) if added >= stripped else (strip, "")
+    changes = [(strip, add) for strip in ("", *_common_prefixes(ours)) for add in ("", *_common_prefixes(theirs))]
+    matched = {change: _brought_together(theirs, ours, *change) for change in changes if change[0] != change[1]}
+    best = min(matched, key=lambda change: (-matched[change], len("".join(change)), change), default=("", ""))
+    return best if matched.get(best, 0) >= max(MOST * smaller, shared + 1) else None
 
 
 def prefix_between(reference: Collection[str], names: Collection[str]) -> PrefixChange | None:
@@ -66,11 +66,11 @@ def prefix_between(reference: Collection[str], names: Collection[str]) -> Prefix
     return PrefixChange(strip, add, frozenset(inside), known)
 
 
-def _best_prefix(longer: frozenset[str], shorter: frozenset[str]) -> tuple[str, int]:
-    """The prefix that makes most names of ``shorter`` names of ``longer``, and how many."""
-    counts = {prefix: sum(prefix + name in longer for name in shorter) for prefix in _common_prefixes(longer)}
-    best = max(sorted(counts), key=lambda prefix: counts[prefix], default="")
-    return best, counts.get(best, 0)
+def _brought_together(theirs: frozenset[str], ours: frozenset[str], strip: str, add: str) -> int:
+    """How many names become those of the other model; what stands outside of both prefixes stays as it is."""
+    if not strip:
+        return sum(add + name in theirs for name in ours)
+    return sum((add + name[len(strip) :] if name.startswith(strip) else name) in theirs for name in ours)
 
 
 def _common_prefixes(names: frozenset[str]) -> list[str]:

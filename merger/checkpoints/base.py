@@ -55,6 +55,8 @@ class Checkpoint(ABC):
         files: side files by name.
         digest: hex SHA-256 of every shard's name, size and header; the same for the same
             checkpoint on every machine.  Weights are not read for it.
+        documents: recipes that made the model in the same series of merges, in the order in which
+            they ran, its own last; empty for a model from elsewhere.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Checkpoint(ABC):
         self.digest = digest
         self.config = config
         self.files: Mapping[str, SideFile] = files or {}
+        self.documents: tuple[str, ...] = ()
         self._bytes_read = 0
         self._counter_lock = threading.Lock()
 

@@ -7,6 +7,7 @@ tensors' bytes without holes.  See https://github.com/huggingface/safetensors#fo
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from typing import Any, NoReturn, TypeGuard
 
@@ -135,7 +136,8 @@ def _spec(name: str, entry: Any, data_start: int, shard: str, where: str) -> Ten
             f"but its data_offsets give it {stop - start}.",
         )
     _check_name(name, where)
-    return TensorSpec(name, dtype.code, tuple(shape), shard, data_start + start, data_start + stop)
+    # The models of one merge have the same names: they are kept once.
+    return TensorSpec(sys.intern(name), dtype.code, tuple(shape), shard, data_start + start, data_start + stop)
 
 
 def _is_naturals(value: Any) -> TypeGuard[list[int]]:

@@ -32,7 +32,7 @@ class SpanRecord(NamedTuple):
     Attributes:
         name: the tensor.
         start, stop: bytes, counted from the beginning of the tensor.
-        checksum: of these bytes at these offsets, see `merger.checkpoints.checksum`.
+        checksum: of these bytes, by XXH3 in 64 bits: it finds damage, not forgery.
         non_finite: infinities and NaN among the elements.
     """
 

@@ -6,10 +6,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from xxhash import xxh3_64, xxh3_64_intdigest
+
 from merger.checkpoints.base import Checkpoint
-from merger.checkpoints.checksum import checksum, joined
 from merger.checkpoints.fileio import PIECE_BYTES, allocate, copy_range, read_fully, write_fully
 from merger.checkpoints.layout import ShardLayout
+from merger.checkpoints.nonfinite import count_non_finite
 from merger.checkpoints.tree import create_file
 from merger.types import TensorSpec
 
@@ -38,33 +40,46 @@ class OutputShards:
             Their checksum.
         """
         write_fully(self._files[spec.shard], view, spec.start + start)
-        return checksum(view, start)
+        return xxh3_64_intdigest(view)
 
     def read(self, spec: TensorSpec, start: int, view: memoryview) -> None:
         """Read bytes of a tensor back."""
         read_fully(self._files[spec.shard], view, spec.start + start)
 
-    def copy(self, output: TensorSpec, checkpoint: Checkpoint, spec: TensorSpec, start: int, stop: int) -> int:
-        """Copy a part of an input tensor; inside the kernel where the input is a file.
+    def copy(
+        self, output: TensorSpec, checkpoint: Checkpoint, spec: TensorSpec, start: int, stop: int
+    ) -> tuple[int, int]:
+        """Copy a part of an input tensor, made of whole elements; inside the kernel where the input is a file.
 
         Returns:
-            The checksum of the input's bytes.
+            The checksum of the input's bytes, and how many of the elements are infinite or NaN.
         """
         path = checkpoint.shard_path(spec)
-        total = 0
-        if path is not None:
-            with open(path, "rb", buffering=0) as file:
-                places = spec.start + start, output.start + start
-                copy_range(file.fileno(), self._files[output.shard], *places, stop - start)
+        failure = None if path is None else self._copy_file(path, spec.start + start, output, start, stop)
+        checksum, non_finite = xxh3_64(), 0
         buffer = memoryview(bytearray(min(PIECE_BYTES, stop - start)))
         for position in range(start, stop, PIECE_BYTES):
             piece = buffer[: stop - position]
             # The file system may share the blocks of both files; the checksum is of the input's.
             checkpoint.read_into(spec, position, piece)
-            total = joined(
-                total, checksum(piece, position) if path is not None else self.write(output, position, piece)
-            )
-        return total
+            checksum.update(piece)
+            if path is None:
+                write_fully(self._files[output.shard], piece, output.start + position)
+            non_finite += count_non_finite(piece, spec.dtype)
+        if failure is not None:
+            # The input can be read, so it is gone, or the output is at fault.
+            checkpoint.verify_unchanged()
+            raise failure
+        return checksum.intdigest(), non_finite
+
+    def _copy_file(self, path: Path, offset: int, output: TensorSpec, start: int, stop: int) -> OSError | None:
+        """Copy bytes ``start`` to ``stop`` of an output tensor from a file; returns why it did not work."""
+        try:
+            with open(path, "rb", buffering=0) as file:
+                copy_range(file.fileno(), self._files[output.shard], offset, output.start + start, stop - start)
+        except OSError as error:
+            return error
+        return None
 
     def close(self) -> None:
         """Close the files; closing twice is harmless."""

@@ -144,5 +144,5 @@ def _digest(shards: Mapping[str, ShardFile]) -> str:
     digest = hashlib.sha256()
     for name, shard in shards.items():
         digest.update(f"{name}\0{shard.size}\0".encode(errors="surrogateescape"))
-        digest.update(shard.header)
+        digest.update(shard.read_header())
     return digest.hexdigest()

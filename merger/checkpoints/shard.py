@@ -21,7 +21,6 @@ class ShardFile:
         path: where it is.
         tensors: specs by name, in the order of their bytes.
         metadata: the header's texts.
-        header: the file's first bytes: length and JSON.
         size: bytes of the whole file.
 
     Raises:
@@ -40,13 +39,18 @@ class ShardFile:
         try:
             self._identity = _identity(os.fstat(self._file.fileno()))
             self.size = self._identity[0]
-            self.header = self._read_header()
-            self.tensors, self.metadata = parse_header(self.header[LENGTH_BYTES:], self.size, path.name, str(path))
+            header = self.read_header()
+            self.tensors, self.metadata = parse_header(header[LENGTH_BYTES:], self.size, path.name, str(path))
         except BaseException:
             self.close()
             raise
 
-    def _read_header(self) -> bytes:
+    def read_header(self) -> bytes:
+        """The first bytes of the file: length and JSON.  Not kept, because those of large models are many megabytes.
+
+        Raises:
+            CheckpointError: the file is something else, cut short, or lies about the length.
+        """
         prefix = self._bytes(0, min(LENGTH_BYTES, self.size))
         return prefix + self._bytes(LENGTH_BYTES, header_length(prefix, self.size, str(self.path)))
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from merger.checkpoints.checksum import checksum, joined
+from xxhash import xxh3_64
+
 from merger.checkpoints.fileio import PIECE_BYTES
 from merger.checkpoints.journal import SpanRecord
 from merger.checkpoints.layout import ShardLayout
@@ -111,14 +112,14 @@ def compare(
     def is_sound(record: SpanRecord) -> bool:
         if not hasattr(buffers, "view"):
             buffers.view = memoryview(bytearray(PIECE_BYTES))
-        found = 0
+        found = xxh3_64()
         for start in range(record.start, record.stop, PIECE_BYTES):
             if ended.is_set() or (stopped is not None and stopped()):
                 raise Cancelled("The merge was cancelled.")
             piece = buffers.view[: record.stop - start]
             read(specs[record.name], start, piece)
-            found = joined(found, checksum(piece, start))
-        return found == record.checksum
+            found.update(piece)
+        return found.intdigest() == record.checksum
 
     batches = list(_batches(records))
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="verify") as pool:

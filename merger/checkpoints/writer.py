@@ -133,8 +133,8 @@ class OutputFolder:
             name: the output tensor.
             checkpoint: where the input is.
             spec: the input tensor, as long as the output tensor.
-            start: first byte, counted from the tensor's beginning.
-            stop: one past the last byte.
+            start: first byte of an element, counted from the tensor's beginning.
+            stop: one past the last byte of one.
 
         Raises:
             OutputError: the bytes do not lie inside the tensor, or the disk is full.
@@ -143,8 +143,8 @@ class OutputFolder:
         output = self._inside(name, start, stop)
         if stop > start:
             with output_errors(self.target):
-                checksum = self._shards.copy(output, checkpoint, spec, start, stop)
-                self._finish(SpanRecord(name, start, stop, checksum, 0))
+                checksum, non_finite = self._shards.copy(output, checkpoint, spec, start, stop)
+                self._finish(SpanRecord(name, start, stop, checksum, non_finite))
 
     def add_file(self, name: str, data: bytes) -> None:
         """Write a file beside the weights, such as the configuration or a tokenizer.

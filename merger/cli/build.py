@@ -10,7 +10,7 @@ from merger.cli.command import UsageError
 from merger.cli.report import counted
 from merger.errors import RecipeError, did_you_mean
 from merger.methods import registry
-from merger.methods.base import MergeMethod
+from merger.methods.base import MethodFacts
 from merger.recipe import ModelEntry, Recipe, Setting
 from merger.settings import coerce
 from merger.types import ConfigParameterDef, ModelReference
@@ -40,7 +40,7 @@ class Request:
     out_dtype: str | None = None
 
 
-def build_recipe(method: MergeMethod, request: Request) -> Recipe:
+def build_recipe(method: MethodFacts, request: Request) -> Recipe:
     """The recipe of one merge.
 
     Weights are divided by their sum (equal when none are given).  A method of two models takes
@@ -54,8 +54,8 @@ def build_recipe(method: MergeMethod, request: Request) -> Recipe:
     first = 1 if base is not None and request.base is None else 0
     count = len(models) - first
     _check_count(method, count, base)
-    globals_, per_model = ({p.name: p for p in defs} for defs in (method.parameters(), method.tensor_parameters()))
-    settings = {**DEFAULTS.get(method.name(), {}), **request.settings}
+    globals_, per_model = ({p.name: p for p in defs} for defs in (method.parameters, method.tensor_parameters))
+    settings = {**DEFAULTS.get(method.name, {}), **request.settings}
     if "weight" in per_model:
         weights = _weights(per_model["weight"], settings.get("weight", ["1"]), count)
         settings["weight"] = [repr(weight) for weight in weights]
@@ -68,7 +68,7 @@ def build_recipe(method: MergeMethod, request: Request) -> Recipe:
     columns: list[dict[str, Setting]] = [{} for _ in range(first)]
     columns += [{name: column[index] for name, column in values.items()} for index in range(count)]
     return Recipe(
-        merge_method=method.name(),
+        merge_method=method.name,
         models=tuple(ModelEntry(model, column) for model, column in zip(models, columns, strict=True)),
         base_model=base,
         parameters={name: _single(globals_[name], settings[name]) for name in settings if name in globals_},
@@ -78,51 +78,51 @@ def build_recipe(method: MergeMethod, request: Request) -> Recipe:
     )
 
 
-def takes_first_as_base(method: MergeMethod) -> bool:
+def takes_first_as_base(method: MethodFacts) -> bool:
     """Whether the method mixes exactly two models, the first of which is its base."""
     return method.base == "required" and method.max_models == 1
 
 
-def _base(method: MergeMethod, models: Sequence[ModelReference], given: str | None) -> ModelReference | None:
+def _base(method: MethodFacts, models: Sequence[ModelReference], given: str | None) -> ModelReference | None:
     if given is None:
         if takes_first_as_base(method):
             if len(models) != 2:
-                raise UsageError(f"{method.name()} merges exactly two models; {len(models)} given.")
+                raise UsageError(f"{method.name} merges exactly two models; {len(models)} given.")
             return models[0]
         if method.base == "required":
             raise UsageError(
-                f"{method.name()} needs --base, the model that the others were fine-tuned from.",
+                f"{method.name} needs --base, the model that the others were fine-tuned from.",
                 hint="Without a base, linear and slerp can merge them.",
             )
         return None
     if method.base == "none":
-        users = [other.name() for other in registry.all_methods() if other.base != "none"]
+        users = [other.name for other in registry.describe_all() if other.base != "none"]
         raise _useless("--base", method, users)
     return ModelReference.parse(given)
 
 
-def _check_count(method: MergeMethod, count: int, base: ModelReference | None) -> None:
+def _check_count(method: MethodFacts, count: int, base: ModelReference | None) -> None:
     least, most = method.min_models, method.max_models
     besides = " besides the base" if base is not None else ""
     if count < least:
-        raise UsageError(f"{method.name()} needs at least {counted(least, 'model')}{besides}; {count} given.")
+        raise UsageError(f"{method.name} needs at least {counted(least, 'model')}{besides}; {count} given.")
     if most is not None and count > most:
         hint = "Without --base the first of two models takes its place." if takes_first_as_base(method) else ""
-        raise UsageError(f"{method.name()} takes at most {counted(most, 'model')}{besides}; {count} given.", hint=hint)
+        raise UsageError(f"{method.name} takes at most {counted(most, 'model')}{besides}; {count} given.", hint=hint)
 
 
-def _useless(option: str, method: MergeMethod, users: Sequence[str]) -> UsageError:
+def _useless(option: str, method: MethodFacts, users: Sequence[str]) -> UsageError:
     if users:
-        return UsageError(f"{method.name()} has no use for {option}.", hint=f"Methods that have: {', '.join(users)}.")
-    known = [p.name for p in (*method.parameters(), *method.tensor_parameters())]
+        return UsageError(f"{method.name} has no use for {option}.", hint=f"Methods that have: {', '.join(users)}.")
+    known = [p.name for p in (*method.parameters, *method.tensor_parameters)]
     return UsageError(f"No merge method has a parameter {option.lstrip('-')}.", hint=did_you_mean(option[2:], known))
 
 
 def _methods_with(name: str) -> list[str]:
     return [
-        method.name()
-        for method in registry.all_methods()
-        if name in {p.name for p in (*method.parameters(), *method.tensor_parameters())}
+        method.name
+        for method in registry.describe_all()
+        if name in {p.name for p in (*method.parameters, *method.tensor_parameters)}
     ]
 
 

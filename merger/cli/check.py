@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from merger.cli.command import Command
@@ -26,40 +26,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Find every problem; 0 when none of them stops the merge."""
-    from merger.cli.recipes import read_recipe
-    from merger.cli.unopened import problems_without_models
+    from merger.cli.recipes import read_recipes
 
     load_plugins(args.plugin)
     sizes: dict[str, int] = {}
     try:
         find = not args.no_open
-        recipe = read_recipe(args.recipe, lenient=args.lenient, quiet=args.json, models_dir=args.models_dir, find=find)
-        if args.no_open:
-            problems: Sequence[Problem] = [*recipe.problems, *problems_without_models(recipe)]
-        else:
-            problems, sizes = _planned(recipe)
+        recipes = read_recipes(
+            args.recipe, lenient=args.lenient, quiet=args.json, models_dir=args.models_dir, find=find
+        )
+        problems, sizes = ([*_adapters(recipes), *_unopened(recipes)], {}) if args.no_open else _planned(recipes)
     except MergerError as error:
         problems = error.problems
     return _answer(problems, sizes, args.json)
 
 
-def _planned(recipe: Recipe) -> tuple[Sequence[Problem], dict[str, int]]:
-    """What the plan finds; models that cannot be opened do not hide what the recipe itself gets wrong."""
-    from merger.api import make_plan
+def _unopened(recipes: Sequence[Recipe]) -> Sequence[Problem]:
     from merger.cli.unopened import problems_without_models
+    from merger.series import titled
+
+    return [
+        problem
+        for number, recipe in enumerate(recipes)
+        for problem in titled([*recipe.problems, *problems_without_models(recipe)], recipes, number)
+    ]
+
+
+def _adapters(recipes: Sequence[Recipe]) -> Iterator[Problem]:
+    """What opening a model with an adapter would say."""
+    for model in dict.fromkeys(model for recipe in recipes for model in recipe.all_models() if model.lora):
+        yield Problem("adapters cannot be applied yet.", str(model), "Merge the adapter into its model first.")
+
+
+def _planned(recipes: Sequence[Recipe]) -> tuple[Sequence[Problem], dict[str, int]]:
+    """What the plans find; models that cannot be opened do not hide what the recipes themselves get wrong."""
+    from merger.series import plan_recipes
 
     try:
-        plan = make_plan(recipe)
+        plans = plan_recipes(recipes)
     except MergerError as error:
-        return [*error.problems, *recipe.problems, *problems_without_models(recipe)], {}
+        return [*error.problems, *_unopened(recipes)], {}
     sizes = {
-        "tensors": len(plan.outputs),
-        "bytes_in": plan.bytes_in,
-        "bytes_out": plan.bytes_out,
-        "memory": plan.memory,
+        "tensors": sum(len(plan.outputs) for plan in plans),
+        "bytes_in": sum(plan.bytes_in for plan in plans),
+        "bytes_out": sum(plan.bytes_out for plan in plans),
+        "memory": max(plan.memory for plan in plans),
     }
-    plan.close()
-    return plan.problems, sizes
+    for plan in plans:
+        plan.close()
+    problems = [problem for plan in plans for problem in plan.problems]
+    # A recipe behind one that cannot be planned cannot be planned either.
+    return [*problems, *(problem for problem in _unopened(recipes[len(plans) :]))], sizes
 
 
 def _answer(problems: Sequence[Problem], sizes: Mapping[str, int], as_json: bool) -> int:

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,10 +15,10 @@ from merger.cli.command import whole_number
 from merger.cli.interrupt import cancel_on_signal
 from merger.cli.progress import consume, make_reporter
 from merger.cli.report import say, size_text, time_text
-from merger.errors import Cancelled
+from merger.errors import Cancelled, printable
 
 if TYPE_CHECKING:
-    from merger.events import Merged
+    from merger.events import Event, Merged
     from merger.recipe import Recipe, RunOptions
 
 
@@ -28,7 +28,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--shard-size", default="5GB", metavar="SIZE", help="largest weight file, such as 500MB or 2GiB (default 5GB)"
     )
-    group.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
+    group.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:N or cuda:all")
     group.add_argument("--workers", type=whole_number(1), metavar="N", help="threads (default: one per processor)")
     group.add_argument("--overwrite", action="store_true", help="replace an output folder that exists")
     group.add_argument("--resume", action="store_true", help="go on with an interrupted merge")
@@ -76,11 +76,29 @@ def merge_and_report(recipe: Recipe, out: str, args: argparse.Namespace, label: 
     """
     from merger.api import merge
 
+    return _report(lambda options: merge(recipe, Path(os.path.expanduser(out)), options), args, label)
+
+
+def merge_series_and_report(recipes: Sequence[Recipe], out: str, args: argparse.Namespace) -> Merged:
+    """Merge recipes that build on each other while progress is shown; see `merge_and_report`."""
+    from merger.series import default_intermediate, merge_recipes
+
+    place = Path(os.path.expanduser(out))
+    parts = Path(os.path.expanduser(args.intermediate_dir)) if args.intermediate_dir else default_intermediate(place)
+    result = _report(lambda options: merge_recipes(recipes, place, options, parts), args)
+    if not args.json:
+        say(f"Intermediate results are kept in {printable(str(parts))} and used again; delete them when you are done.")
+    return result
+
+
+def _report(
+    begin: Callable[[RunOptions], Generator[Event, None, None]], args: argparse.Namespace, label: str = ""
+) -> Merged:
     reporter = make_reporter(args.json, label)
     # What plugins print must not stand among the events.
     with cancel_on_signal() as cancel, redirect_stdout(sys.stderr):
         try:
-            with closing(merge(recipe, Path(os.path.expanduser(out)), run_options(args, cancel))) as events:
+            with closing(begin(run_options(args, cancel))) as events:
                 result = consume(events, reporter)
         except KeyboardInterrupt:
             raise Cancelled("The merge was stopped at once.") from None

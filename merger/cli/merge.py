@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         dtype=args.dtype,
         out_dtype=args.out_dtype,
     )
-    result = merge_and_report(build_recipe(registry.get(args.method), request), args.out, args)
+    result = merge_and_report(build_recipe(registry.facts(args.method), request), args.out, args)
     if not args.json:
         print_result(result)
     return 0

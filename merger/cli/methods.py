@@ -36,8 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from merger.methods import registry
 
     load_plugins(args.plugin)
-    methods = [registry.get(args.name)] if args.name else registry.all_methods()
-    chosen = [registry.describe(method) for method in methods]
+    chosen = [registry.facts(args.name)] if args.name else registry.describe_all()
     if args.json:
         print_json(plain(chosen[0] if args.name else chosen))
     elif args.markdown:

@@ -95,6 +95,12 @@ def _print(found: Preview) -> None:
     put(table([["layer", *found.model_names, "one sign", "merged"], *_layer_rows(found.by_layer())]))
     if summary["non_finite"]:
         say(f"warning: {summary['non_finite']} of the numbers looked at are infinite or NaN.")
+    opposite = int((found.tensors["opposite_share"] > 0).sum())
+    if opposite:
+        say(
+            f"warning: {counted(opposite, 'tensor')} {'holds' if opposite == 1 else 'hold'} vectors that are nearly "
+            "opposite; no arc between them is the shortest, so they are mixed on the straight line."
+        )
     if found.exact_only:
         say(f"note: --exact is needed for the figures of {counted(len(found.exact_only), 'tensor')}.")
     if found.left_out:

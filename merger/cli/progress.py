@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from merger.cli.report import counted, print_json, print_problems, say, size_text, time_text
-from merger.events import Event, Merged, Planned, ShardWritten, TensorMerged, Verified, Working
+from merger.errors import printable
+from merger.events import Event, Merged, Planned, RecipeBegun, ShardWritten, TensorMerged, Verified, Working
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -67,6 +68,8 @@ class JsonLines:
         self._stream = sys.stdout
 
     def show(self, event: Event) -> None:
+        if isinstance(event, RecipeBegun):
+            self._extra = {"merge": event.name}
         print_json({**event.to_json(), **self._extra}, self._stream)
 
     def close(self) -> None:
@@ -80,7 +83,9 @@ class Lines:
         self._said = time.monotonic()
 
     def show(self, event: Event) -> None:
-        if isinstance(event, Planned):
+        if isinstance(event, RecipeBegun):
+            print_begun(event)
+        elif isinstance(event, Planned):
             print_plan(event)
         elif isinstance(event, Working) and time.monotonic() - self._said >= SECONDS_BETWEEN_LINES:
             self._said = time.monotonic()
@@ -102,7 +107,9 @@ class Bar:
         self._task: TaskID | None = None
 
     def show(self, event: Event) -> None:
-        if isinstance(event, Planned):
+        if isinstance(event, RecipeBegun):
+            print_begun(event)
+        elif isinstance(event, Planned):
             print_plan(event)
             self._start(event)
         elif self._progress is not None and self._task is not None:
@@ -149,6 +156,13 @@ class Bar:
 
 def _fitted(name: str) -> str:
     return name if len(name) <= NAME_WIDTH else "..." + name[3 - NAME_WIDTH :]
+
+
+def print_begun(event: RecipeBegun) -> None:
+    """Which recipe of several begins, or that its result stands already."""
+    name = f"'{printable(event.name)}'" if event.name else "the result"
+    what = f"is unchanged in {printable(event.path)}" if event.reused else f"goes to {printable(event.path)}"
+    say(f"Recipe {event.number} of {event.total}: {name} {what}.")
 
 
 def print_plan(event: Planned) -> None:

@@ -13,6 +13,7 @@ from merger.cli.report import say
 from merger.errors import nearest, printable
 from merger.portable import rename_models
 from merger.recipe import Recipe
+from merger.series import load_recipes
 from merger.sidefiles import RECIPE_FILE
 from merger.types import ModelReference
 
@@ -20,7 +21,15 @@ from merger.types import ModelReference
 def read_recipe(
     name: str, *, lenient: bool = False, quiet: bool = False, models_dir: str | None = None, find: bool = True
 ) -> Recipe:
-    """The recipe in a file, or in the folder of an earlier merge.
+    """The one recipe in a file; see `read_recipes`."""
+    path = _recipe_file(Path(os.path.expanduser(name)))
+    return _located([load_recipe(path, lenient=lenient)], path, quiet, models_dir, find)[0]
+
+
+def read_recipes(
+    name: str, *, lenient: bool = False, quiet: bool = False, models_dir: str | None = None, find: bool = True
+) -> tuple[Recipe, ...]:
+    """The recipes in a file, or in the folder of an earlier merge.
 
     A model written as ``./name`` that is not in the current folder is looked for in ``models_dir``,
     beside the recipe and one folder above it, where a merged model's parents usually lie.
@@ -37,16 +46,24 @@ def read_recipe(
         RecipeError: with everything that is wrong in it.
     """
     path = _recipe_file(Path(os.path.expanduser(name)))
-    recipe = load_recipe(path, lenient=lenient)
+    return _located(load_recipes(path, lenient=lenient), path, quiet, models_dir, find)
+
+
+def _located(
+    recipes: Sequence[Recipe], path: Path, quiet: bool, models_dir: str | None, find: bool
+) -> tuple[Recipe, ...]:
+    """The recipes with every model written as ``./name`` replaced by its place."""
     folder = path.absolute().parent
     searched = [*([models_dir] if models_dir else []), os.fspath(folder), os.fspath(folder.parent)]
-    places = {model: _place(model, searched) for model in recipe.all_models()}
+    places = {model: _place(model, searched) for recipe in recipes for model in recipe.all_models()}
     if find:
         _require_found(places, searched)
     for model, place in places.items():
         if place is not None and not quiet:
             say(f"note: {printable(str(model))} is {printable(str(place))}.")
-    return rename_models(recipe, lambda model: replace(model, path=places.get(model) or model.path))
+    return tuple(
+        rename_models(recipe, lambda model: replace(model, path=places.get(model) or model.path)) for recipe in recipes
+    )
 
 
 def _recipe_file(path: Path) -> Path:

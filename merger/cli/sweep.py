@@ -143,7 +143,7 @@ def _merge_leg(leg: Leg, args: argparse.Namespace) -> Outcome:
     try:
         request = Request(leg.models, _base(leg, args), _settings(leg, args), args.seed, args.dtype)
         out = os.path.join(args.out, leg.name)
-        result = merge_and_report(build_recipe(registry.get(leg.method), request), out, args, leg.name)
+        result = merge_and_report(build_recipe(registry.facts(leg.method), request), out, args, leg.name)
     except Cancelled:
         raise
     except (MergerError, OSError) as error:

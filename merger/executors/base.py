@@ -16,7 +16,7 @@ Work = Callable[[], Any]
 Program = Generator[Sequence[Work], list[Any], None]
 """A task cut into work: yields batches and receives their results in the same order."""
 
-HEARTBEAT_SECONDS = 0.2
+HEARTBEAT_SECONDS = 0.05
 AHEAD = 3
 """Tasks per worker that may be under way: enough to overlap, few enough to bound memory."""
 

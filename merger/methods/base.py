@@ -41,6 +41,8 @@ class MergeMethod(ABC):
         summary: one sentence for people.
         aliases: other names that recipes may use.
         skips_zero_weight: whether a model whose weight is 0 changes nothing, so that it need not be read.
+        needs_base_values: whether a base among the tensors needs its own values of required parameters;
+            else they are None where the recipe gives none.
     """
 
     base: BaseUse = "reads_first"
@@ -50,6 +52,7 @@ class MergeMethod(ABC):
     summary: str = ""
     aliases: tuple[str, ...] = ()
     skips_zero_weight: bool = False
+    needs_base_values: bool = False
 
     @abstractmethod
     def name(self) -> str:
@@ -93,6 +96,10 @@ class MergeMethod(ABC):
             **kwargs: other facts, of which methods use what they know: ``shape``, the output's shape.
         """
 
+    def needs_whole(self, context: TensorContext) -> bool:
+        """Whether only the whole of this tensor shows what becomes of it."""
+        return self.preview == "exact"
+
     def check(self, context: TensorContext) -> list[Problem]:
         """What is wrong with one tensor's parameters: missing values, wrong types, bounds.
 
@@ -115,7 +122,7 @@ def _wrong(definition: ConfigParameterDef, values: Mapping[str, Any], name: str)
     if definition.name not in values:
         return f"{name} is needed and has no value" if definition.required else None
     value = values[definition.name]
-    if value is None and definition.default_value is None and not definition.required:
+    if value is None and definition.default_value is None:
         return None
     return value_problem(definition, value, name)
 

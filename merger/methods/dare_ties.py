@@ -20,6 +20,7 @@ from merger.types import Noise
     split="elements",
     preview="sample",
     skips_zero_weight=True,
+    fusable=True,
 )
 def dare_ties(
     tensors: list[Tensor],

@@ -15,11 +15,15 @@ from merger.methods import registry
 from merger.methods.base import NOT_A_VALUE, BaseUse, MergeMethod, Parameters, PreviewKind, coerced
 from merger.methods.signature import Argument, Between, Signature, each, read_signature, summary_of
 from merger.ops.convert import result_problem
+from merger.ops.deferred import Input
+from merger.ops.noise import BlockNoise
 from merger.types import Block, ConfigParameterDef, Fold, ImmutableMap, ModelReference, Split, TensorContext, WeightInfo
 
 __all__ = ["Between", "DecoratedMethod", "each", "merge_method"]
 
 Function = Callable[..., Tensor]
+REMEMBERED_MAPS = 4096
+_NO_NOISE = BlockNoise(0, "", (), 0, (0,))
 
 
 def merge_method(
@@ -31,12 +35,15 @@ def merge_method(
     measure: Callable[[TensorContext], Fold | None] | None = None,
     check: Callable[[TensorContext], Iterable[Problem]] | None = None,
     copies: Callable[[TensorContext], int | None] | None = None,
+    workspace: Callable[[TensorContext], int] | None = None,
     aliases: tuple[str, ...] = (),
     min_models: int = 1,
     max_models: int | None = None,
     preview: PreviewKind = "exact",
+    needs_whole: Callable[[TensorContext], bool] | None = None,
     base: BaseUse | None = None,
     skips_zero_weight: bool = False,
+    fusable: bool | Callable[[TensorContext], bool] = False,
 ) -> Callable[[Function], DecoratedMethod]:
     """Make a typed function a merge method and register it.
 
@@ -58,19 +65,25 @@ def merge_method(
         check: finds problems of a tensor's parameters beyond types and bounds.
         copies: index among ``TensorContext.models`` of the model whose tensor is the result as it stands,
             -1 for the base, or None.
+        workspace: upper bound of the bytes that the function holds at once beside a block of every input and one
+            of its result, for a method that needs more than a few blocks.
         aliases: other names.
         min_models: fewest models, the base not counted.
         max_models: most models.
         preview: how the method can be previewed.
+        needs_whole: for which parameters it can be previewed on whole tensors only, whatever ``preview`` says.
         base: what becomes of the base model, when the signature does not say it.
         skips_zero_weight: whether a model of weight 0 changes nothing.
+        fusable: whether (or for which parameters) the function consists of steps of `merger.ops` alone, so that a
+            compiled kernel may take them in one pass over memory.
 
     Raises:
         MethodError: an argument is not understood, or the name is taken.
     """
     if not callable(split):
         _known_split(split, name)
-    for word, helper in (("measure", measure), ("check", check), ("copies", copies)):
+    functions = {"measure": measure, "check": check, "copies": copies, "workspace": workspace}
+    for word, helper in {**functions, "needs_whole": needs_whole}.items():
         if helper is not None and not callable(helper):
             raise MethodError(f"'{word}' of merge method '{name}' must be a function, not {helper!r}.")
 
@@ -80,6 +93,8 @@ def merge_method(
         method.min_models, method.max_models, method.preview = min_models, max_models, preview
         method.aliases, method.skips_zero_weight = aliases, skips_zero_weight
         method.splits, method.measures, method.checks, method.copies = split, measure, check, copies
+        method.wants_whole, method.workspaces = needs_whole, workspace
+        method.fusable = fusable
         registry.register(method)
         return method
 
@@ -92,13 +107,16 @@ class DecoratedMethod(MergeMethod):
     Attributes:
         function: the mathematics.
         signature: what it asks for.
-        splits, measures, checks, copies: as given to `merge_method`.
+        splits, measures, checks, copies, workspaces, wants_whole, fusable: as given to `merge_method`.
     """
 
     splits: Split | Callable[[TensorContext], Split] = "tensor"
     measures: Callable[[TensorContext], Fold | None] | None = None
     checks: Callable[[TensorContext], Iterable[Problem]] | None = None
     copies: Callable[[TensorContext], int | None] | None = None
+    workspaces: Callable[[TensorContext], int] | None = None
+    wants_whole: Callable[[TensorContext], bool] | None = None
+    fusable: bool | Callable[[TensorContext], bool] = False
 
     def __init__(
         self, function: Function, name: str, pretty_name: str | None, reference_url: str | None, signature: Signature
@@ -107,6 +125,7 @@ class DecoratedMethod(MergeMethod):
         self.function, self.signature = function, signature
         self.summary = summary_of(inspect.getdoc(function) or "")
         self._name, self._pretty_name, self._reference_url = name, pretty_name, reference_url
+        self._shared, self._per_model = _Completer(signature.parameters), _Completer(signature.tensor_parameters)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         return self.function(*args, **kwargs)
@@ -138,29 +157,28 @@ class DecoratedMethod(MergeMethod):
     ) -> Task[Any]:
         """The merge of one tensor in blocks, or the loading of the one tensor that is the result."""
         reads_base = "base_tensor" in self.signature.special
-        values = _complete(self.signature.parameters, parameters)
+        values = self._shared(parameters)
         if base_model is not None and "base_model" in self.signature.special:
-            values["base_model"] = base_model
+            values = ImmutableMap({**values, "base_model": base_model})
         merge = BlockMerge(
             gather=tensors,
             method=self,
             output_weight=output_weight,
             shape=tuple(kwargs["shape"]),
-            parameters=ImmutableMap(values),
+            parameters=values,
             tensor_parameters=ImmutableMap(
-                {model: self._per_model(tensor_parameters, model) for model in tensors.models}
+                {model: self._per_model(tensor_parameters.get(model, _NOTHING)) for model in tensors.models}
             ),
             base_model=base_model if reads_base else None,
         )
         return self._copied(merge) or merge
 
-    def _per_model(self, given: Mapping[ModelReference, Parameters], model: ModelReference) -> Parameters:
-        return ImmutableMap(_complete(self.signature.tensor_parameters, given.get(model, {})))
-
     def _copied(self, merge: BlockMerge) -> Task[Any] | None:
+        if self.copies is None:
+            return None
         context = merge.context()
         with foreign_code(f"'copies' of merge method '{self._name}'", context.output_weight.name):
-            index = None if self.copies is None else self.copies(context)
+            index = self.copies(context)
         if index is None:
             return None
         model = context.base_model if index < 0 else context.models[index]
@@ -172,6 +190,13 @@ class DecoratedMethod(MergeMethod):
             with foreign_code(f"'check' of merge method '{self._name}'", context.output_weight.name):
                 found += self.checks(context)
         return found
+
+    def needs_whole(self, context: TensorContext) -> bool:
+        """Whether only the whole of this tensor shows what becomes of it."""
+        if self.wants_whole is None or super().needs_whole(context):
+            return super().needs_whole(context)
+        with foreign_code(f"'needs_whole' of merge method '{self._name}'", context.output_weight.name):
+            return self.wants_whole(context)
 
     def split(self, context: TensorContext) -> Split:
         """How this tensor may be cut.
@@ -191,6 +216,24 @@ class DecoratedMethod(MergeMethod):
             return None
         with foreign_code(f"'measure' of merge method '{self._name}'", context.output_weight.name):
             return self.measures(context)
+
+    def workspace(self, context: TensorContext) -> int:
+        """Bytes that one block's measure or combine needs beside its inputs and result."""
+        if self.workspaces is None:
+            return 0
+        with foreign_code(f"'workspace' of merge method '{self._name}'", context.output_weight.name):
+            return int(self.workspaces(context))
+
+    def deferred(self, context: TensorContext, measured: Any) -> Any:
+        """The function's steps written down, for inputs that stand for those of any block; None if not `fusable`."""
+        if not (self.fusable(context) if callable(self.fusable) else self.fusable):
+            return None
+        first = 0 if context.base_model is None else 1
+        inputs: list[Any] = [Input(first + model) for model in range(len(context.models))]
+        block = Block(inputs, Input(0) if first else None, _NO_NOISE)
+        arguments = self._arguments(context, block, measured)
+        with foreign_code(f"merge method '{self._name}'", context.output_weight.name):
+            return self.function(**arguments)
 
     def combine(self, context: TensorContext, block: Block, measured: Any) -> Tensor:
         """The function's value for one block.
@@ -249,12 +292,35 @@ def _known_split(split: Any, method: str) -> Split:
     return known
 
 
-def _complete(arguments: Iterable[Argument], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by name with defaults filled in; what has no default and no value stays out."""
-    values: dict[str, Any] = {}
-    for definition in (argument.definition for argument in arguments):
-        value = given.get(definition.name, definition.default_value)
-        if value is not None:
-            usable = coerced(value, definition.type)
-            values[definition.name] = value if usable is NOT_A_VALUE else usable
-    return values
+_NOTHING: Parameters = ImmutableMap()
+
+
+class _Completer:
+    """Fills in defaults, once for each map: the planner gives the same one to thousands of tensors.
+
+    Maps are told apart by identity, not by value: 1, 1.0 and true are equal, and mean different things.
+
+    Args:
+        arguments: what belongs into a map; without default and value it stays out.
+    """
+
+    def __init__(self, arguments: Iterable[Argument]) -> None:
+        self._definitions = [argument.definition for argument in arguments]
+        self._known: dict[int, tuple[Parameters, Parameters]] = {}
+
+    def __call__(self, given: Parameters) -> Parameters:
+        known = self._known.get(id(given))
+        if known is None or known[0] is not given:
+            if len(self._known) >= REMEMBERED_MAPS:
+                self._known.clear()
+            known = self._known[id(given)] = given, self._complete(given)
+        return known[1]
+
+    def _complete(self, given: Parameters) -> Parameters:
+        values: dict[str, Any] = {}
+        for definition in self._definitions:
+            value = given.get(definition.name, definition.default_value)
+            if value is not None:
+                usable = coerced(value, definition.type)
+                values[definition.name] = value if usable is NOT_A_VALUE else usable
+        return ImmutableMap(values)

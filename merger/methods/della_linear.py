@@ -20,6 +20,7 @@ from merger.types import Noise
     check=spread_problems,
     preview="sample",
     skips_zero_weight=True,
+    fusable=True,
 )
 def della_linear(
     tensors: list[Tensor],

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import fsum
 
 from torch import Tensor
 
 from merger.errors import Problem
 from merger.methods.define import merge_method
 from merger.ops.deltas import shares, weighted_sum
+from merger.ops.weights import only_used, sum_problem, unused_problem
 from merger.types import TensorContext
 
 
 def _check(context: TensorContext) -> Iterator[Problem]:
     weights = context.per_model("weight")
-    if not any(weights):
-        yield Problem("every weight is 0; give at least one model a weight")
-    elif context.parameters["normalize"] and abs(fsum(weights)) <= 1e-8 * fsum(map(abs, weights)):
-        shown = ", ".join(f"{weight:g}" for weight in weights)
-        yield Problem(f"the weights {shown} add up to 0 and cannot be divided by that; change one, or normalize: false")
+    yield from unused_problem(weights)
+    if context.parameters["normalize"]:
+        yield from sum_problem(weights, "normalize")
 
 
 def _only_model(context: TensorContext) -> int | None:
     weights = context.per_model("weight")
-    used = [model for model, weight in enumerate(weights) if weight != 0]
-    if len(used) != 1:
-        return None
-    return used[0] if context.parameters["normalize"] or weights[used[0]] == 1 else None
+    used = only_used(weights)
+    return used if used is not None and (context.parameters["normalize"] or weights[used] == 1) else None
 
 
 @merge_method(
@@ -40,6 +36,7 @@ def _only_model(context: TensorContext) -> int | None:
     preview="sample",
     base="none",
     skips_zero_weight=True,
+    fusable=True,
 )
 def linear(tensors: list[Tensor], weight: list[float], normalize: bool = True) -> Tensor:
     """Averages the models' weights.

@@ -15,11 +15,12 @@ from types import ModuleType
 
 from merger.errors import MethodError, did_you_mean, foreign_code, words_of
 from merger.methods.base import MergeMethod, MethodFacts
-from merger.types import ConfigParameterDef
+from merger.methods.outline import outline
+from merger.methods.soundness import require_sound
 
 ENTRY_POINTS = "merger.methods"
 _FOLDER = Path(__file__).parent
-_INFRASTRUCTURE = {"base", "define", "registry", "signature"}
+_INFRASTRUCTURE = {"base", "define", "outline", "registry", "signature", "soundness"}
 
 _registered: dict[str, MergeMethod] = {}
 _plugins: dict[Path, list[str]] = {}
@@ -66,18 +67,18 @@ def canonical(name: str) -> str:
 
 def aliases() -> dict[str, str]:
     """Other names of methods. Nothing is imported for those of this folder."""
-    found = {alias: name for name in _built_in() for alias in _written_aliases(_FOLDER / f"{name}.py")}
+    found = {alias: name for name in _built_in() for alias in _written_aliases(name)}
     return found | {alias: method.name() for method in _registered.values() for alias in method.aliases}
 
 
 def vocabulary() -> tuple[dict[str, tuple[frozenset[str], frozenset[str]]], dict[str, str]]:
     """What recipes may say: each method's global and per-model parameter names, and aliases."""
     methods = {
-        method.name(): (
-            frozenset(definition.name for definition in method.parameters()),
-            frozenset(definition.name for definition in method.tensor_parameters()),
+        method.name: (
+            frozenset(definition.name for definition in method.parameters),
+            frozenset(definition.name for definition in method.tensor_parameters),
         )
-        for method in all_methods()
+        for method in describe_all()
     }
     return methods, aliases()
 
@@ -88,13 +89,8 @@ def register(method: MergeMethod) -> None:
     Raises:
         MethodError: its name is taken, or it describes itself wrongly.
     """
-    with foreign_code(f"the merge method {type(method).__name__}"):
-        name = method.name()
-        definitions = [*method.parameters(), *method.tensor_parameters()]
-    if not isinstance(name, str) or not name or name != name.strip():
-        raise MethodError(f"'{name}' cannot be the name of a merge method.")
-    if not all(isinstance(definition, ConfigParameterDef) for definition in definitions):
-        raise MethodError(f"the parameters of merge method '{name}' must be a list of ConfigParameterDef.")
+    require_sound(method)
+    name = method.name()
     is_at_home = _module_of(method) == _home_of(name) and name not in _registered
     for wanted in () if is_at_home else (name, *method.aliases):
         if wanted in names() or wanted in aliases():
@@ -153,6 +149,22 @@ def describe(method: MergeMethod) -> MethodFacts:
     )
 
 
+def describe_all() -> list[MethodFacts]:
+    """What every method is called, needs and accepts, by name."""
+    return [facts(name) for name in names()]
+
+
+def facts(name: str) -> MethodFacts:
+    """What the method of that name or alias is called, needs and accepts, if possible without importing it.
+
+    Raises:
+        MethodError: there is none, or its file cannot be used.
+    """
+    name = canonical(name)
+    written = outline(_FOLDER / f"{name}.py") if name in _built_in() and name not in _registered else None
+    return written or describe(get(name))
+
+
 def _load(name: str) -> object:
     """The module of this folder, or the object of an installed package, that has the method."""
     if name in _built_in():
@@ -192,8 +204,12 @@ def _installed() -> dict[str, EntryPoint]:
 
 
 @cache
-def _written_aliases(path: Path) -> tuple[str, ...]:
+def _written_aliases(name: str) -> tuple[str, ...]:
     """The ``aliases=`` of a method's file, read without running it."""
+    path = _FOLDER / f"{name}.py"
+    written = outline(path)
+    if written is not None:
+        return written.aliases
     calls = (node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call))
     keywords = (keyword for call in calls for keyword in call.keywords if keyword.arg == "aliases")
     return tuple(alias for keyword in keywords for alias in ast.literal_eval(keyword.value))

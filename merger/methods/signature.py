@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Union
 
-from torch import Tensor
-
 from merger.errors import MethodError
 from merger.types import ConfigParameterDef, ModelReference, WeightInfo
 
 SPECIAL = ("tensors", "base_tensor", "output_weight", "base_model", "measured", "noise")
 """Arguments that are filled in by name and are no parameters."""
+
+UNCHECKED = ("measured", "noise")
+"""Those of them that may be annotated with anything."""
+
+
+class TensorStandIn:
+    """What annotations mean by ``Tensor`` where a signature is read without importing torch."""
+
+
+def _is_tensor(hint: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return hint is TensorStandIn or (torch is not None and hint is torch.Tensor)
+
 
 UNDERSTOOD = "Parameters are bool, int or float, or List[float] or List[int] for one value per model."
 
@@ -91,6 +103,7 @@ def read_signature(function: Callable[..., Any], method: str) -> Signature:
         reader.check_special(name, hints[name])
     found = [reader.parameter(arguments[name], hints[name]) for name in arguments if name not in special]
     reader.check_names([argument for argument, _ in found])
+    reader.check_result(inspect.signature(function).return_annotation)
     return Signature(
         base=_base_use(arguments.get("base_tensor"), hints.get("base_tensor")),
         parameters=tuple(argument for argument, per_model in found if not per_model),
@@ -119,23 +132,40 @@ class _Reader:
         if argument.kind not in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY):
             raise self.refusal(argument.name, "cannot be given by name.", "Use neither '/', *args nor **kwargs.")
         if argument.annotation is argument.empty:
-            if argument.name in ("measured", "noise"):
+            if argument.name in UNCHECKED:
                 return Any
             raise self.refusal(argument.name, "has no annotation.", UNDERSTOOD)
-        holder = types.SimpleNamespace(__annotations__={argument.name: argument.annotation})
+        return self._meaning(argument.name, argument.annotation)
+
+    def _meaning(self, name: str, annotation: Any) -> Any:
+        holder = types.SimpleNamespace(__annotations__={name: annotation})
         names = {**self.function.__globals__, **inspect.getclosurevars(self.function).nonlocals}
         try:
-            return typing.get_type_hints(holder, globalns=names, include_extras=True)[argument.name]
+            return typing.get_type_hints(holder, globalns=names, include_extras=True)[name]
         except (NameError, AttributeError, SyntaxError, TypeError) as error:
             raise self.refusal(
-                argument.name, f"has an annotation that means nothing here: {error}.", "Import its names in the module."
+                name, f"has an annotation that means nothing here: {error}.", "Import its names in the module."
             ) from error
+
+    def check_result(self, annotation: Any) -> None:
+        """Insist that a function says of its result, if anything, that it is a tensor."""
+        if annotation is inspect.Signature.empty:
+            return
+        hint = self._meaning("return", annotation)
+        if hint is not Any and not _is_tensor(hint):
+            raise MethodError(
+                f"the result is annotated {_shown(hint)}.",
+                where=f"merge method '{self.method}'",
+                hint="It must be Tensor.",
+            )
 
     def check_special(self, name: str, hint: Any) -> None:
         plain = _without_none(hint)
-        expected = {"base_tensor": Tensor, "output_weight": WeightInfo, "base_model": ModelReference}
-        if name == "tensors" and not (_is_list(plain) and typing.get_args(plain) == (Tensor,)):
+        expected = {"output_weight": WeightInfo, "base_model": ModelReference}
+        if name == "tensors" and not (_is_list(plain) and all(map(_is_tensor, typing.get_args(plain) or [None]))):
             raise self.refusal(name, f"is annotated {_shown(hint)}.", "It must be List[Tensor].")
+        if name == "base_tensor" and not _is_tensor(plain):
+            raise self.refusal(name, f"is annotated {_shown(hint)}.", "It must be Tensor.")
         if name in expected and plain is not expected[name]:
             raise self.refusal(name, f"is annotated {_shown(hint)}.", f"It must be {expected[name].__name__}.")
 

@@ -16,6 +16,7 @@ from merger.ops.deltas import add_to_base, task_vectors, weighted_deltas
     aliases=("task",),
     preview="sample",
     skips_zero_weight=True,
+    fusable=True,
 )
 def task_arithmetic(
     tensors: list[Tensor],

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from merger.methods.define import Between, each, merge_method
 from merger.ops.consensus import disjoint_merge
+from merger.ops.cutting import largest
 from merger.ops.deltas import add_to_base, task_vectors
-from merger.ops.select import largest
 from merger.ops.trim import keep_largest
 from merger.types import Fold, Noise, TensorContext
 
@@ -26,6 +26,7 @@ def _measure(context: TensorContext) -> Fold | None:
     measure=_measure,
     preview="sample",
     skips_zero_weight=True,
+    fusable=True,
 )
 def ties(
     tensors: list[Tensor],

@@ -13,6 +13,9 @@ ALL = 1 << 32
 LOWEST_HASH = -(1 << 31)
 """Random bits are int32; as a hash, this counts as 0 and the largest as 2^32 - 1."""
 
+INFINITY_BITS = {torch.float32: 0x7F80 << 16, torch.float64: 0x7FF0 << 48}
+"""The bit pattern of infinity; those of finite magnitudes are smaller, those of NaN larger."""
+
 
 def integers_of(tensor: Tensor) -> Tensor:
     """The bit patterns of a float32 or float64 tensor, sharing its memory."""

@@ -25,6 +25,13 @@ def total(values: Sequence[Number]) -> Number:
     return result
 
 
+def number_like(value: Number, like: Tensor) -> Tensor:
+    """A number, or a column of them, as a tensor of ``like``'s type and device: operations with it round once."""
+    if isinstance(value, Tensor):
+        return value.to(like.dtype)
+    return torch.tensor(value, dtype=like.dtype, device=like.device)
+
+
 def per_row(function: Callable[..., Any], *values: Number) -> Any:
     """``function`` of plain numbers, applied once, or to each row when any value is a column.
 

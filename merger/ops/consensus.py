@@ -9,12 +9,16 @@ from torch import Tensor
 
 from merger.ops.bits import integers_of
 from merger.ops.columns import Number, per_row
+from merger.ops.deferred import deferrable
 from merger.ops.deltas import scaled
 from merger.ops.scratch import scratch
 from merger.ops.witness import note_mixed
 
 
-def disjoint_merge(deltas: Sequence[Tensor], weights: Sequence[Number], normalize: bool) -> Tensor:
+@deferrable
+def disjoint_merge(
+    deltas: Sequence[Tensor], weights: Sequence[Number], normalize: bool, *, weighs_votes: bool = True
+) -> Tensor:
     """Per element, the weighted sum of the changes that go the way most of the mass goes.
 
     The sign of the sum of all weighted changes is elected (a tie elects plus) and changes of the other
@@ -25,13 +29,16 @@ def disjoint_merge(deltas: Sequence[Tensor], weights: Sequence[Number], normaliz
         deltas: sparsified task vectors of equal shape; overwritten.
         weights: one per model.
         normalize: whether to divide.
+        weighs_votes: whether the sign of the weighted sum is elected, or else that of the plain sum.
 
     Returns:
         The mixed change, of the same shape; not finite where a change is not.
     """
-    note_mixed(deltas, weights, elects=True)
+    note_mixed(deltas, weights, elects=True, weighs_votes=weighs_votes)
+    signs = None if weighs_votes else _elected_signs(deltas)
     weighted = [scaled(delta, weight) for delta, weight in zip(deltas, weights, strict=True)]
-    signs = _elected_signs(weighted)
+    if signs is None:
+        signs = _elected_signs(weighted)
     divisor = scratch("divisor", signs, weighted[0].dtype).zero_() if normalize else None
     mixed = weighted[0]
     for place, (change, weight) in enumerate(zip(weighted, weights, strict=True)):

@@ -42,8 +42,9 @@ def result_problem(value: object, shape: Sequence[int]) -> str | None:
     """What somebody's function returned instead of a tensor of this shape that can be written; None if it did."""
     if not isinstance(value, Tensor):
         return type(value).__name__
-    if value.is_complex():
-        return "complex numbers"
+    if not value.is_floating_point():
+        kind = "complex" if value.is_complex() else "whole"
+        return f"{kind} numbers ({str(value.dtype).removeprefix('torch.')})"
     if value.layout is not torch.strided or value.is_meta:
         return f"a tensor without plain elements ({value.layout}, {value.device})"
     return None if tuple(value.shape) == tuple(shape) else f"shape {list(value.shape)}"
@@ -53,6 +54,48 @@ def to_bytes(tensor: Tensor, code: str) -> memoryview:
     """The tensor's elements, rounded once to nearest even, as they stand in a file."""
     flat = rounded(tensor.detach().reshape(-1), torch_dtype(code)).cpu().contiguous()
     return flat.view(torch.uint8).numpy().data
+
+
+def stored_result(merged: Tensor, code: str) -> tuple[memoryview, int]:
+    """A merged block, rounded once, as its bytes stand in a file.
+
+    All NaN become the same one: which one arithmetic makes depends on the processor.
+
+    Args:
+        merged: of any shape, in any memory.
+        code: element type, a key of `merger.types.DTYPES`.
+
+    Returns:
+        The bytes, and how many elements are infinite or NaN.
+    """
+    flat = merged.detach().reshape(-1).cpu()
+    result = rounded(flat, torch_dtype(code))
+    spoiled = count_non_finite(flat, result)
+    if spoiled:
+        result = with_one_nan(result)
+    return result.contiguous().view(torch.uint8).numpy().data, spoiled
+
+
+def count_non_finite(exact: Tensor, result: Tensor) -> int:
+    """Infinities and NaN among numbers after rounding.
+
+    Args:
+        exact: the numbers, flat.
+        result: the same rounded.
+    """
+    if not exact.numel() or not exact.is_floating_point():
+        return 0
+    limit = torch.finfo(result.dtype).max
+    low, high = torch.aminmax(exact)
+    if -limit <= float(low) and float(high) <= limit:
+        return 0
+    return int(torch.isfinite(result.to(exact.dtype)).logical_not_().sum())
+
+
+def with_one_nan(result: Tensor) -> Tensor:
+    """The numbers with every NaN replaced by the one that torch writes for ``nan``."""
+    is_nan = result.to(torch.float64).isnan()
+    return torch.where(is_nan, torch.full_like(result, torch.nan), result)
 
 
 def rounded(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from merger.ops.columns import Number, per_row, total
+from merger.ops.deferred import deferrable
 from merger.ops.witness import note_mixed
 
 SMALLEST_DIVISOR = 1e-8
 """Sums of weights that are smaller than this divide nothing."""
 
 
+@deferrable
 def task_vectors(tensors: Sequence[Tensor], base: Tensor) -> list[Tensor]:
     """What fine-tuning changed: each tensor minus the base, in place."""
     return [tensor.sub_(base) for tensor in tensors]
@@ -34,6 +36,7 @@ def scaled(tensor: Tensor, factor: Number) -> Tensor:
     return tensor if factor == 1 else tensor.mul_(factor)
 
 
+@deferrable
 def weighted_sum(tensors: Sequence[Tensor], coefficients: Sequence[Number]) -> Tensor:
     """``(c_1 x_1 + c_2 x_2) + ...`` in place; a term whose coefficient is 0 is left out."""
     terms = [
@@ -55,14 +58,20 @@ def shares(weights: Sequence[Number]) -> list[Number]:
     return [weight / whole for weight in weights]
 
 
+@deferrable
 def weighted_deltas(deltas: Sequence[Tensor], weights: Sequence[Number], normalize: bool) -> Tensor:
     """The weighted sum of task vectors, divided by the sum of the weights if ``normalize``."""
     note_mixed(deltas, weights, elects=False)
     mixed = weighted_sum(deltas, weights)
-    return divided(mixed, per_row(_divisor, total(weights))) if normalize else mixed
+    return divided(mixed, divisor_of(weights)) if normalize else mixed
 
 
-def _divisor(weight_sum: float) -> float:
+def divisor_of(weights: Sequence[Number]) -> Number:
+    """What a sum with these weights is divided by: their sum, 1 where that is next to nothing."""
+    return per_row(_usable, total(weights))
+
+
+def _usable(weight_sum: float) -> float:
     return weight_sum if abs(weight_sum) >= SMALLEST_DIVISOR else 1.0
 
 
@@ -73,6 +82,7 @@ def divided(tensor: Tensor, divisor: Number) -> Tensor:
     return tensor if isinstance(divisor, float) and divisor == 1 else tensor.div_(divisor)
 
 
+@deferrable
 def add_to_base(base: Tensor, mixed: Tensor, factor: Number) -> Tensor:
     """``base + factor * mixed``, overwriting ``mixed``."""
     return scaled(mixed, factor).add_(base)

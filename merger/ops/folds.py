@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -73,17 +73,63 @@ class PerModel:
         return PerModel(tuple(found)) if any(isinstance(value, Part) for value in found) else found
 
 
+def changes_of(block: Block) -> list[Tensor]:
+    """The block's task vectors, in place of its tensors."""
+    assert block.base is not None
+    return [tensor.sub_(block.base) for tensor in block.tensors]
+
+
 def bits_of(noise: Noise, model: int) -> Bits:
     """The block's random bits for one model, made when asked for."""
     return lambda: noise.bits(model)
 
 
+@dataclass(frozen=True)
+class Elementwise:
+    """A fold that measures numbers made from all models, one for each element.
+
+    Attributes:
+        part: what is measured of them.
+        values: makes the numbers of a block, which may be overwritten; working memory is allowed.
+        then: makes of the measured value that of the whole, or the next fold.
+    """
+
+    part: Part
+    values: Callable[[Block], Tensor]
+    then: Callable[[Any], Any]
+
+    def start(self) -> Any:
+        return self.part.start()
+
+    def add(self, state: Any, block: Block) -> Any:
+        return self.part.add(state, self.values(block), bits_of(block.noise, 0))
+
+    def join(self, left: Any, right: Any) -> Any:
+        return self.part.join(left, right)
+
+    def finish(self, state: Any) -> Any:
+        found = self.part.finish(state)
+        return replace(self, part=found) if isinstance(found, Part) else self.then(found)
+
+
 def fixed_sum(values: Tensor) -> float:
     """The sum in float64, by a tree that depends on the number of values alone."""
     wide = scratch("wide 0", values, torch.float64).copy_(values).reshape(-1)
-    count = wide.numel()
+    return float(fixed_row_sums(wide))
+
+
+def fixed_row_sums(values: Tensor) -> Tensor:
+    """The sums along the last dimension, by a tree that depends on its length alone; overwrites ``values``.
+
+    Args:
+        values: ``[..., row length]`` float64.
+
+    Returns:
+        ``[...]``, 0 for rows without elements.
+    """
+    count = values.shape[-1]
     while count > 1:
         half = count // 2
-        wide[:half].add_(wide[count - half : count])
+        values[..., :half].add_(values[..., count - half : count])
         count -= half
-    return float(wide[:1].sum())
+    return values[..., :1].sum(-1)

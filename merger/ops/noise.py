@@ -6,7 +6,9 @@ import hashlib
 from collections.abc import Sequence
 from functools import cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from merger.ops.scratch import scratch
@@ -14,8 +16,9 @@ from merger.types import BLOCK_ELEMENTS
 
 # The odd multipliers of Wellons' 32-bit hash "triple32". Every step can be undone, so two elements of a
 # tensor of at most 2^32 never share a hash.
-_WEYL, _SECOND, _THIRD = 0xED5AD4BB, 0xAC4C1B51, 0x31848BAB
+WEYL, SECOND_MULTIPLIER, THIRD_MULTIPLIER = 0xED5AD4BB, 0xAC4C1B51, 0x31848BAB
 _HIGH_WORD = 0x9E3779B9
+_WORD = 0xFFFFFFFF
 _BASE_POSITION = -1
 
 
@@ -29,6 +32,29 @@ def tensor_key(seed: int, name: str, model: int) -> int:
     """
     text = f"{seed}\0{model}\0{name}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def _tensor_key_at(seed: int, name: str, position: int | None) -> int:
+    return tensor_key(seed, name, _BASE_POSITION if position is None else position)
+
+
+class HashKeys:
+    """What the hashes of one output tensor's elements begin with, for every model.
+
+    Args:
+        seed: the recipe's seed.
+        name: the output tensor's name.
+        positions: as for `BlockNoise`.
+    """
+
+    def __init__(self, seed: int, name: str, positions: Sequence[int | None]) -> None:
+        self._keys = [_tensor_key_at(seed, name, position) for position in positions]
+
+    def at(self, start: int) -> NDArray[np.uint32]:
+        """``[models, 2]`` words for a run of elements that begins at a flat index and crosses no multiple of 2^32."""
+        upper = (start >> 32) * _HIGH_WORD
+        words = [((start + key) & _WORD, ((key >> 32) + upper) & _WORD) for key in self._keys]
+        return np.array(words, np.uint32).reshape(-1, 2)
 
 
 class BlockNoise:
@@ -77,12 +103,11 @@ class BlockNoise:
 
     def bits(self, model: int) -> Tensor:
         """Fresh int32 tensor of random numbers, any of the 2^32 equally likely, for ``tensors[model]``."""
-        position = self._positions[model]
-        keys = [tensor_key(self._seed, name, _BASE_POSITION if position is None else position) for name in self._names]
-        first, second = [key & 0xFFFFFFFF for key in keys], [key >> 32 for key in keys]
+        keys = [_tensor_key_at(self._seed, name, self._positions[model]) for name in self._names]
+        first, second = [key & _WORD for key in keys], [key >> 32 for key in keys]
         if self._indices is not None:
             return self._scattered(self._indices, first, second)
-        offset = _signed((self._start + first[0]) * _WEYL)
+        offset = _signed((self._start + first[0]) * WEYL)
         weyl = _weyl_sequence(self._shape.numel(), self._device).view(self._shape)
         return _mixed(weyl + offset, _signed(second[0] + (self._start >> 32) * _HIGH_WORD))
 
@@ -92,7 +117,7 @@ class BlockNoise:
         return upper.add_(2.0**23).mul_(2.0**-24)
 
     def _scattered(self, indices: Tensor, first: list[int], second: list[int]) -> Tensor:
-        low = (indices.to(torch.int32) + self._column(first)).mul_(_signed(_WEYL))
+        low = (indices.to(torch.int32) + self._column(first)).mul_(_signed(WEYL))
         high = (indices >> 32).to(torch.int32).mul_(_signed(_HIGH_WORD))
         return _mixed(low, high.add_(self._column(second)))
 
@@ -103,10 +128,10 @@ class BlockNoise:
 
 
 def _mixed(weyl: Tensor, key: int | Tensor) -> Tensor:
-    """The hash of ``(index + first key) * _WEYL`` under the second key, in place."""
+    """The hash of ``(index + first key) * WEYL`` under the second key, in place."""
     weyl.bitwise_xor_(key)
-    _fold_down(weyl, 16).mul_(_signed(_SECOND))
-    return _fold_down(weyl, 15).mul_(_signed(_THIRD))
+    _fold_down(weyl, 16).mul_(_signed(SECOND_MULTIPLIER))
+    return _fold_down(weyl, 15).mul_(_signed(THIRD_MULTIPLIER))
 
 
 def _fold_down(mixed: Tensor, shift: int) -> Tensor:
@@ -121,12 +146,12 @@ def _signed(word: int) -> int:
 
 
 def _weyl_sequence(count: int, device: torch.device) -> Tensor:
-    """``index * _WEYL`` modulo 2^32 for the first ``count`` indices."""
+    """``index * WEYL`` modulo 2^32 for the first ``count`` indices."""
     if count > BLOCK_ELEMENTS:
-        return torch.arange(count, dtype=torch.int32, device=device).mul_(_signed(_WEYL))
+        return torch.arange(count, dtype=torch.int32, device=device).mul_(_signed(WEYL))
     return _weyl_block(device)[:count]
 
 
 @cache
 def _weyl_block(device: torch.device) -> Tensor:
-    return torch.arange(BLOCK_ELEMENTS, dtype=torch.int32, device=device).mul_(_signed(_WEYL))
+    return torch.arange(BLOCK_ELEMENTS, dtype=torch.int32, device=device).mul_(_signed(WEYL))

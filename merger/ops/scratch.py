@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from math import prod
 
 import torch
 from torch import Tensor
@@ -19,15 +21,21 @@ _buffers = _Buffers()
 
 
 def scratch(slot: str, like: Tensor, dtype: torch.dtype) -> Tensor:
-    """A tensor of ``like``'s shape and device with undefined contents.
+    """A tensor of ``like``'s shape and device with undefined contents; see `workspace`."""
+    return workspace(slot, like.shape, dtype, like.device)
+
+
+def workspace(slot: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor with undefined contents.
 
     It stays valid until the same thread asks for the same slot again, so it must not leave
     the function that asked. More than one block is allocated afresh and not held.
     """
-    if like.numel() > BLOCK_ELEMENTS:
-        return torch.empty(like.shape, dtype=dtype, device=like.device)
-    key = (slot, dtype, like.device)
+    elements = prod(shape)
+    if elements > BLOCK_ELEMENTS:
+        return torch.empty(shape, dtype=dtype, device=device)
+    key = (slot, dtype, device)
     buffer = _buffers.held.get(key)
     if buffer is None:
-        buffer = _buffers.held[key] = torch.empty(BLOCK_ELEMENTS, dtype=dtype, device=like.device)
-    return buffer[: like.numel()].view(like.shape)
+        buffer = _buffers.held[key] = torch.empty(BLOCK_ELEMENTS, dtype=dtype, device=device)
+    return buffer[:elements].view(shape)

@@ -10,11 +10,13 @@ from torch import Tensor
 from merger.errors import Problem
 from merger.ops.bits import integers_of, is_below, magnitude_bits
 from merger.ops.columns import Number, per_row
+from merger.ops.deferred import deferrable
 from merger.ops.deltas import divided, scaled
 from merger.ops.witness import note_sparsified
 from merger.types import Noise, TensorContext
 
 
+@deferrable
 def drop_at_random(deltas: Sequence[Tensor], densities: Sequence[Number], noise: Noise, rescale: bool) -> list[Tensor]:
     """Keep each element with its model's probability, in place.
 
@@ -59,6 +61,7 @@ def _safe(density: float) -> float:
     return density or 1.0
 
 
+@deferrable
 def drop_by_rank(
     deltas: Sequence[Tensor], densities: Sequence[Number], epsilons: Sequence[Number], noise: Noise, rescale: bool
 ) -> list[Tensor]:
@@ -86,7 +89,7 @@ def _drop_by_rank(delta: Tensor, density: Number, epsilon: Number, noise: Noise,
         return delta
     if _is(density, 0):
         return delta.zero_()
-    lowest, step = per_row(_line, density, epsilon, float(delta.shape[-1]))
+    lowest, step = per_row(line_of, density, epsilon, float(delta.shape[-1]))
     chance = scaled(mean_ranks(delta), step).add_(lowest.to(delta.dtype) if isinstance(lowest, Tensor) else lowest)
     _mask(delta, torch.lt(noise.uniform(model), chance).to(torch.int32))
     return delta.div_(chance.clamp_(min=torch.finfo(chance.dtype).tiny)) if rescale else delta
@@ -110,8 +113,8 @@ def spread_problems(context: TensorContext) -> Iterator[Problem]:
             )
 
 
-def _line(density: float, epsilon: float, length: float) -> tuple[float, float]:
-    """Probability of the lowest rank, and the step to the next."""
+def line_of(density: float, epsilon: float, length: float) -> tuple[float, float]:
+    """How `drop_by_rank` spreads probabilities over a row: that of the lowest rank, and the step to the next."""
     epsilon = spread(density, epsilon)
     if length == 1:
         return density, 0.0

@@ -1,85 +1,133 @@
-"""Interpolation on the sphere: the coefficients follow from norms and a dot product."""
+"""Interpolation on the sphere: what vectors are multiplied with follows from their dot products alone."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from merger.ops.scratch import scratch
-from merger.types import Block
+from merger.ops.columns import Number
+from merger.ops.elementary import angle_of, at_least, at_most, choose, root, sine
+from merger.ops.gram import square_matrix
 
 SHORTEST = 1e-8
-"""Vectors up to this norm have no direction."""
+"""SLERP: vectors up to this norm have no direction."""
 
 NEARLY_PARALLEL = 0.9995
-"""Cosines beyond this are interpolated on the straight line."""
+"""SLERP: cosines beyond this are interpolated on the straight line."""
+
+LEAST_LENGTH = 1e-7
+"""NuSLERP: what shorter vectors are divided by to get their direction."""
+
+RESOLUTION = 1e-7
+"""Norm of a sum of unit vectors, weighted to 1, below which float64 dot products cannot tell it from 0."""
 
 
-RUN = 4096
-"""Products that are summed together first."""
-
-
-@dataclass(frozen=True)
-class Gram:
-    """A fold that measures dot products of whole tensors in float64; values that are not finite count as 0.
-
-    Attributes:
-        vectors: picks the vectors out of a block.
-    """
-
-    vectors: Callable[[Block], Sequence[Tensor]]
-
-    def start(self) -> list[float]:
-        return []
-
-    def add(self, state: list[float], block: Block) -> list[float]:
-        wide = [_widened(vector, place) for place, vector in enumerate(self.vectors(block))]
-        pairs = [_dot(a, b) for place, a in enumerate(wide) for b in wide[place:]]
-        return self.join(state, pairs)
-
-    def join(self, left: list[float], right: list[float]) -> list[float]:
-        if not left or not right:
-            return left or right
-        return [a + b for a, b in zip(left, right, strict=True)]
-
-    def finish(self, state: list[float]) -> list[float]:
-        """The entries on and above the diagonal, row by row."""
-        return state
-
-
-def _widened(vector: Tensor, place: int) -> Tensor:
-    wide = scratch(f"wide {place}", vector, torch.float64)
-    return wide.copy_(vector).nan_to_num_(0.0, 0.0, 0.0).reshape(-1)
-
-
-def _dot(a: Tensor, b: Tensor) -> float:
-    """The dot product, summed in runs that no number of threads divides otherwise, as a BLAS would."""
-    products = torch.mul(a, b, out=scratch("products", a, torch.float64))
-    whole = products.numel() // RUN * RUN
-    return float(products[:whole].view(-1, RUN).sum(1).sum() + products[whole:].sum())
-
-
-def slerp_coefficients(t: float, base: float, both: float, other: float) -> tuple[float, float]:
+def slerp_coefficients(t: float, first: float, both: float, second: float) -> tuple[float, float]:
     """What the two vectors are multiplied with at ``t`` of the way along the arc between them.
 
     Directions are compared, but the vectors keep their lengths (Shoemake, "Animating rotation with
-    quaternion curves", 1985). Nearly parallel and nearly opposite vectors, and those without a
-    direction, are interpolated on the straight line.
+    quaternion curves", 1985). Nearly parallel and nearly opposite vectors are interpolated on the straight line;
+    a vector without a direction counts as perpendicular to the other.
 
     Args:
-        t: 0 for the base, 1 for the other.
-        base: squared norm of the base.
+        t: 0 for the first vector, 1 for the second.
+        first: squared norm of the first.
         both: dot product.
-        other: squared norm of the other.
+        second: squared norm of the second.
     """
-    norms = [math.sqrt(max(square, 0.0)) for square in (base, other)]
+    norms = [math.sqrt(max(square, 0.0)) for square in (first, second)]
     lengths = [norm if norm > SHORTEST else 1.0 for norm in norms]
     cosine = max(-1.0, min(1.0, both / lengths[0] / lengths[1]))
-    if t in (0, 1) or abs(cosine) > NEARLY_PARALLEL:
+    if abs(cosine) > NEARLY_PARALLEL:
         return 1.0 - t, t
     angle = math.acos(cosine)
     return math.sin((1.0 - t) * angle) / math.sin(angle), math.sin(t * angle) / math.sin(angle)
+
+
+def nuslerp_coefficients(
+    first_weight: Number, second_weight: Number, first: Number, both: Number, second: Number
+) -> tuple[Number, Number]:
+    """What two vectors are multiplied with on the arc between them, the weights saying where.
+
+    Parallel vectors, and those that are so nearly opposite that no arc is the shortest, are interpolated on the
+    straight line. Weights that cancel each other meet half way.
+
+    Args:
+        first_weight: weight of the first vector.
+        second_weight: weight of the second.
+        first: squared norm of the first; a number, or a column with a row for each pair of vectors.
+        both: dot product.
+        second: squared norm of the second.
+    """
+    whole = first_weight + second_weight
+    cancel = weights_cancel(first_weight, second_weight)
+    t = choose(cancel, 0.5, second_weight / choose(cancel, 1.0, whole))
+    cosine = _nuslerp_cosine(first, both, second)
+    is_straight = (1.0 - cosine * cosine <= 1e-16) | _is_nearly_opposite(cosine)
+    angle = angle_of(cosine)
+    height = choose(is_straight, 1.0, sine(angle))
+    return (
+        choose(is_straight, 1.0 - t, sine((1.0 - t) * angle) / height),
+        choose(is_straight, t, sine(t * angle) / height),
+    )
+
+
+def weights_cancel(first_weight: Number, second_weight: Number) -> bool | Tensor:
+    """Whether NuSLERP cannot divide two weights by their sum."""
+    whole = first_weight + second_weight
+    return (whole > -1e-6) & (whole < 1e-6)
+
+
+def share_of_opposite(first: Number, both: Number, second: Number) -> Number:
+    """The share of pairs that NuSLERP does not join by an arc, since rounding would decide which way round it goes.
+
+    Args:
+        first: squared norm of the first vector of a pair: a number, a column or a row of them.
+        both: dot product.
+        second: squared norm of the second.
+
+    Returns:
+        1 or 0 for numbers and for each number of a column, the share for all columns of a tensor.
+    """
+    found = _is_nearly_opposite(_nuslerp_cosine(first, both, second))
+    if not isinstance(found, Tensor):
+        return float(found)
+    return found.double() if found.shape[-1] == 1 else float(found.double().mean())
+
+
+def _nuslerp_cosine(first: Number, both: Number, second: Number) -> Number:
+    lengths = [at_least(LEAST_LENGTH, root(square)) for square in (first, second)]
+    return at_least(-1.0, at_most(1.0, both / lengths[0] / lengths[1]))
+
+
+def _is_nearly_opposite(cosine: Number) -> bool | Tensor:
+    return 1.0 + cosine < 1e-5
+
+
+def multislerp_coefficients(weights: Sequence[float], gram: Sequence[float], eps: float) -> list[float]:
+    """What vectors are multiplied with so that the weighted mean of their directions gets their weighted mean norm.
+
+    Where the directions cancel each other, the vectors themselves are summed with their weights.
+
+    Args:
+        weights: one for each vector.
+        gram: dot products of the vectors, on and above the diagonal.
+        eps: added to each norm before dividing by it, and the least norm of a mean that has a direction; a mean
+            that rounding could have made has none either.
+    """
+    matrix = square_matrix(gram)
+    norms = [math.sqrt(matrix[place][place]) for place in range(len(weights))]
+    shares = [weight / (norm + eps) if norm + eps else 0.0 for weight, norm in zip(weights, norms, strict=True)]
+    mean = math.sqrt(quadratic_form(matrix, shares))
+    if mean < eps or mean <= RESOLUTION * math.fsum(map(abs, weights)):
+        return list(weights)
+    size = math.fsum(weight * norm for weight, norm in zip(weights, norms, strict=True))
+    return [share * (size / mean) for share in shares]
+
+
+def quadratic_form(matrix: Sequence[Sequence[float]], factors: Sequence[float]) -> float:
+    """Squared norm of a sum of vectors from their dot products, no smaller than 0."""
+    rows = zip(matrix, factors, strict=True)
+    return max(math.fsum(a * b * entry for row, a in rows for entry, b in zip(row, factors, strict=True)), 0.0)

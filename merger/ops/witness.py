@@ -6,7 +6,7 @@ The shared steps report here; outside of `watching` that costs nothing and does 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -24,12 +24,16 @@ class Seen:
         deltas: per model, the task vector after sparsifying; None when no task vectors were mixed.
         weights: per model, what it was mixed with.
         elects: whether changes of the minority's sign are dropped.
+        weighs_votes: whether weights take part in the election.
+        opposite: share of the vectors that are too nearly opposite for an arc between them.
     """
 
     unchanged: list[Number] | None = None
     deltas: list[Tensor] | None = None
     weights: Sequence[Number] = ()
     elects: bool = False
+    weighs_votes: bool = True
+    opposite: Number = 0.0
 
 
 class _Current(threading.local):
@@ -55,8 +59,15 @@ def note_sparsified(unchanged: Sequence[Number]) -> None:
         _current.seen.unchanged = list(unchanged)
 
 
-def note_mixed(deltas: Sequence[Tensor], weights: Sequence[Number], *, elects: bool) -> None:
+def note_mixed(deltas: Sequence[Tensor], weights: Sequence[Number], *, elects: bool, weighs_votes: bool = True) -> None:
     """Report the task vectors as they are mixed; they are copied."""
     if _current.seen is not None:
         _current.seen.deltas = [delta.clone() for delta in deltas]
         _current.seen.weights, _current.seen.elects = list(weights), elects
+        _current.seen.weighs_votes = weighs_votes
+
+
+def note_opposite(share: Callable[[], Number]) -> None:
+    """Report the share of vectors that are too nearly opposite for an arc between them, counted when somebody looks."""
+    if _current.seen is not None:
+        _current.seen.opposite = share()

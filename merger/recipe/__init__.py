@@ -12,6 +12,7 @@ from merger.recipe.entries import (
 )
 from merger.recipe.options import RunOptions, parse_size
 from merger.recipe.recipe import Recipe
+from merger.recipe.series import document_title, load_series, series_problems
 from merger.types import Vocabulary
 
 __all__ = [
@@ -24,7 +25,10 @@ __all__ = [
     "TokenRule",
     "TokenizerRule",
     "Vocabulary",
+    "document_title",
     "has_filters",
     "is_gradient",
+    "load_series",
     "parse_size",
+    "series_problems",
 ]

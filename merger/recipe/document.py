@@ -19,6 +19,7 @@ from merger.types import ModelReference
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 20
 MAX_NODES = 10_000
+MAX_DOCUMENTS = 100
 
 NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 INTEGER = re.compile(r"[-+]?[0-9]+")
@@ -112,14 +113,21 @@ def load(text: str, source: str) -> tuple[Node, list[Problem]]:
         source: what to call it in messages.
 
     Raises:
-        RecipeError: the text is not YAML, is too large or too deep, or uses anchors, aliases or tags.
+        RecipeError: the text is not YAML, is too large or too deep, uses anchors, aliases or tags, or
+            holds a second document.
     """
+    nodes, problems = load_documents(text, source, at_most=1)
+    return (nodes or [Node(None)])[0], problems
+
+
+def load_documents(text: str, source: str, at_most: int = MAX_DOCUMENTS) -> tuple[list[Node], list[Problem]]:
+    """Read YAML documents that stand behind each other in one text; see `load`."""
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_BYTES:
         raise RecipeError(f"The recipe is {size} bytes long; at most {MAX_BYTES} are read.", where=source)
     builder = _Builder(text, source)
     try:
-        return builder.document(), builder.problems
+        return list(builder.documents(at_most)), builder.problems
     except yaml.MarkedYAMLError as error:
         place = f"{source}, line {error.problem_mark.line + 1}" if error.problem_mark else source
         raise RecipeError(f"This is not YAML: {error.problem}.", where=place, hint=SYNTAX_HINT) from error
@@ -162,16 +170,21 @@ class _Builder:
         self.nodes = 0
         self.problems: list[Problem] = []
 
-    def document(self) -> Node:
-        documents = 0
-        root = Node(None)
+    def documents(self, at_most: int) -> Iterator[Node]:
+        """Every document; a text with nothing in it has none."""
+        count = 0
         for event in self.events:
             if isinstance(event, yaml.DocumentStartEvent):
-                documents += 1
-                if documents > 1:
-                    raise self._refusal(event, "A second document begins here; one is expected.", "Remove the '---'.")
-                root = self._node(next(self.events), 1)
-        return root
+                count += 1
+                if count > at_most:
+                    raise self._too_many(event, at_most)
+                yield self._node(next(self.events), 1)
+
+    def _too_many(self, event: Any, at_most: int) -> RecipeError:
+        if at_most > 1:
+            return self._refusal(event, f"More than {at_most} documents.", "Split the file.")
+        hint = "Remove the '---'; several recipes in one file are for 'run' and 'check' of the command line."
+        return self._refusal(event, "A second document begins here; one is expected.", hint)
 
     def _node(self, event: Any, depth: int) -> Node:
         self._check(event, depth)

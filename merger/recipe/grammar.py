@@ -156,7 +156,8 @@ class RecipeReader(TokenReader):
             return None
         start, stop = ends
         if not 0 <= start < stop < 2**31:
-            self.report(node.line, f"{path}.layer_range", f"layer_range [{start}, {stop}] holds no layers.", hint)
+            what = "counts from the end, which is not done here" if min(ends) < 0 else "holds no layers"
+            self.report(node.line, f"{path}.layer_range", f"layer_range [{start}, {stop}] {what}.", hint)
             return None
         return start, stop
 

@@ -34,7 +34,8 @@ class RunOptions:
     """How to run: device, workers, output place.
 
     Attributes:
-        device: ``auto`` (a GPU when there is one), ``cpu``, ``cuda`` or ``cuda:N``.
+        device: ``auto`` (the first GPU, or the processor where there is none), ``cpu``, ``cuda`` (the first GPU),
+            ``cuda:N``, or ``cuda:all`` (every GPU).
         workers: threads that compute; None takes one per processor.
         shard_size: greatest size of one output file in bytes.
         overwrite: whether an output folder that is not empty may be replaced.
@@ -67,8 +68,9 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         problems = []
-        if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", self.device):
-            problems.append(Problem(f"'{self.device}' is not a device.", "device", "Use auto, cpu, cuda or cuda:0."))
+        if not re.fullmatch(r"auto|cpu|cuda(:all|:[0-9]{1,3})?", self.device):
+            hint = "Use auto, cpu, cuda, cuda:0 or cuda:all."
+            problems.append(Problem(f"'{self.device}' is not a device.", "device", hint))
         if self.workers is not None and self.workers < 1:
             problems.append(Problem(f"{self.workers} workers cannot work.", "workers", "Use 1 or more."))
         if self.shard_size < 1:

@@ -135,7 +135,7 @@ class Reader:
         if ("path" in keys) == ("model" in keys):
             self.report(node.line, path, "A model needs either 'path' or 'model'.", "Write the name of the model.")
             return None
-        if "override_architecture" in keys:
+        if given(keys, "override_architecture"):
             message = "'override_architecture' has no effect: every architecture is merged by its tensor names."
             self.report(node.line, path, message, level="warning")
         if "model" in keys:

@@ -87,7 +87,7 @@ class Recipe:
             RecipeError: with all problems.
         """
         node, problems = load(text, source)
-        return cls._read(node, problems, RecipeReader(vocabulary, lenient, source), policy)
+        return cls.from_node(node, problems, RecipeReader(vocabulary, lenient, source), policy)
 
     @classmethod
     def load(
@@ -150,10 +150,15 @@ class Recipe:
             "parameters": parameters,
             **keys,
         }
-        return cls._read(Node.of(document), [], RecipeReader(vocabulary, lenient, ""), policy)
+        return cls.from_node(Node.of(document), [], RecipeReader(vocabulary, lenient, ""), policy)
 
     @classmethod
-    def _read(cls, root: Node, problems: Sequence[Problem], reader: RecipeReader, policy: Policy | None) -> Recipe:
+    def from_node(cls, root: Node, problems: Sequence[Problem], reader: RecipeReader, policy: Policy | None) -> Recipe:
+        """A recipe from a document that was taken apart already, with the problems found meanwhile.
+
+        Raises:
+            RecipeError: with all problems.
+        """
         recipe = cls(**{"merge_method": "", **reader.fields(root)})
         found = [*problems, *(problem for _, problem in sorted(reader.found, key=lambda pair: pair[0]))]
         found += policy.model_problems(recipe.all_models()) if policy else []
@@ -181,6 +186,14 @@ class Recipe:
     def primary(self) -> ModelReference:
         """The model whose names, configuration and tokenizer the result gets: the base, else the first."""
         return self.base_model or self.all_models()[0]
+
+    def mentioned_models(self) -> tuple[ModelReference, ...]:
+        """Every model once, also those that give only tokens."""
+        rule = self.tokenizer
+        sources = [self.tokenizer_source, *([rule.source] if rule else [])]
+        sources += [token.source for token in rule.tokens.values()] if rule else []
+        named = [source for source in sources if isinstance(source, ModelReference)]
+        return tuple(dict.fromkeys([*self.all_models(), *named]))
 
     def to_yaml(self) -> str:
         """The recipe as text: equal recipes give equal text, and reading it gives the same recipe."""

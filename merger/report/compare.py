@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from merger.architecture import (
-    hidden_size,
     is_embedding,
     is_head,
     model_kind,
@@ -16,12 +15,10 @@ from merger.architecture import (
 )
 from merger.checkpoints.base import COMPARED_BYTES, Checkpoint
 from merger.errors import Problem
+from merger.kinship import SHOWN, Kin, listed, more, prefix_note, stranger_problem, tied_note
 from merger.matching import KEEP_VOCABULARY, SAME_FAMILY
 from merger.report.facts import ModelFacts
 from merger.types import DTYPE_BY_NAME, TensorSpec
-
-SHOWN = 3
-"""How many tensors a sentence names."""
 
 
 @dataclass(frozen=True)
@@ -70,19 +67,7 @@ def tensor_findings(pair: Pair) -> Iterator[Problem]:
 def strangers(pair: Pair) -> Problem | None:
     """One sentence for models that cannot be merged whatever their single tensors are."""
     a, b = pair.names
-    widths = hidden_size(pair.first.config), hidden_size(pair.second.config)
-    if None not in widths and widths[0] != widths[1]:
-        message = f"{b} is {widths[1]} wide, {a} is {widths[0]} wide (hidden size): they cannot be merged."
-        return Problem(message, hint=SAME_FAMILY)
-    common = sum(name in pair.first.tensors for name in pair.renamed)
-    if common * 2 > min(len(pair.first.tensors), len(pair.renamed)):
-        return None
-    kinds = model_kind(pair.first.config), model_kind(pair.second.config)
-    if None not in kinds and kinds[0] != kinds[1]:
-        message = f"{b} is a {kinds[1]}, {a} is a {kinds[0]}: models of different architecture cannot be merged."
-    else:
-        message = f"{b} and {a} have only {common} tensor names in common: they are different architectures."
-    return Problem(message, hint=SAME_FAMILY)
+    return stranger_problem(Kin(a, pair.first.tensors, pair.first.config), Kin(b, pair.renamed, pair.second.config))
 
 
 def _kinds(pair: Pair) -> Iterator[Problem]:
@@ -96,12 +81,7 @@ def _kinds(pair: Pair) -> Iterator[Problem]:
 def _prefix(pair: Pair) -> Iterator[Problem]:
     difference = prefix_difference(pair.first.tensors, pair.second.tensors)
     if difference is not None:
-        a, b = pair.names
-        strip, add = difference
-        where, prefix = (b, strip) if strip else (a, add)
-        yield Problem(
-            f"Only {where} begins its tensor names with '{prefix}'; they are matched without it.", level="note"
-        )
+        yield prefix_note(*pair.names, difference)
 
 
 def _layers(pair: Pair) -> Iterator[Problem]:
@@ -117,14 +97,14 @@ def _shapes(pair: Pair) -> Iterator[Problem]:
     rows = sorted(name for name in differing if _is_vocabulary(pair, name))
     if rows:
         mine, theirs = pair.first.tensors[rows[0]].shape[0], pair.renamed[rows[0]].shape[0]
-        message = f"{b} has {theirs} vocabulary rows, {a} has {mine} ({_listed(rows)})."
+        message = f"{b} has {theirs} vocabulary rows, {a} has {mine} ({listed(rows)})."
         yield Problem(message, hint=KEEP_VOCABULARY)
     others = [name for name in differing if name not in rows]
     if others:
         shown = "; ".join(
             f"{name} is {_shape(pair.renamed[name])} and {_shape(pair.first.tensors[name])}" for name in others[:SHOWN]
         )
-        message = f"{len(others)} {_tensors(others)} of {b} and {a} differ in shape: {shown}{_more(others)}."
+        message = f"{len(others)} {_tensors(others)} of {b} and {a} differ in shape: {shown}{more(others)}."
         yield Problem(message, hint=SAME_FAMILY)
 
 
@@ -141,11 +121,10 @@ def _only_one_has(pair: Pair) -> Iterator[Problem]:
     tied_a = [name for name in extra if tied_source(name, pair.first.tensors, pair.first.config)]
     for owner, other, tied in ((a, b, tied_b), (b, a, tied_a)):
         if tied:
-            message = f"{other} ties {_listed(tied)} to another weight, {owner} stores it; the tied weight stands in."
-            yield Problem(message, level="note")
+            yield tied_note(other, tied, owner)
     for owner, names in ((a, [n for n in missing if n not in tied_b]), (b, [n for n in extra if n not in tied_a])):
         if names and pair.first_facts.layers == pair.second_facts.layers:
-            message = f"Of {a} and {b} only {owner} has {_listed(names)}."
+            message = f"Of {a} and {b} only {owner} has {listed(names)}."
             hint = "What only some models have is merged from those models or copied; the plan says which."
             yield Problem(message, hint=hint, level="note")
 
@@ -173,16 +152,8 @@ def _whole_numbers(pair: Pair) -> Iterator[Problem]:
         if mine.dtype != theirs.dtype or pair.first.read(mine) != pair.second.read(theirs):
             differing.append(name)
     if differing:
-        message = f"{_listed(differing)} holds whole numbers that differ between {b} and {a}."
+        message = f"{listed(differing)} holds whole numbers that differ between {b} and {a}."
         yield Problem(message, hint="The base's (or the first model's) are kept.", level="warning")
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN]) + _more(names)
-
-
-def _more(names: Sequence[str]) -> str:
-    return f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
 
 
 def _tensors(names: Sequence[str]) -> str:

@@ -14,9 +14,8 @@ from merger.errors import UserError
 from merger.graph import BlockMerge, Task
 from merger.ops.bits import magnitude_bits
 from merger.ops.columns import stack
-from merger.ops.folds import Part, PerModel
-from merger.ops.ranked import read_off
-from merger.ops.select import CountDigits
+from merger.ops.folds import PerModel
+from merger.ops.ranked import can_read_off, read_off
 from merger.ops.witness import watching
 from merger.reading import LoadTensor, row_length
 from merger.statistics.batches import Batch, HeldNoise
@@ -107,7 +106,7 @@ class _Merges:
     def measured(self) -> list[Any]:
         """What the method has to know of each tensor."""
         folds = [self.first.method.measure(context) for context in self.contexts]
-        selections = [fold for fold in folds if isinstance(fold, PerModel) and _is_selection(fold)]
+        selections = [fold for fold in folds if can_read_off(fold)]
         if len(selections) == len(folds):
             return self._cuts(selections)
         return [self._fold(place, fold) for place, fold in enumerate(folds)]
@@ -205,7 +204,3 @@ def _columns(parameters: Sequence[ImmutableMap[str, Any]], repeats: int) -> Immu
         same = all(value == column[0] for value in column)
         values[name] = column[0] if same else stack([value for value in column for _ in range(repeats)])
     return ImmutableMap(values)
-
-
-def _is_selection(fold: PerModel) -> bool:
-    return not any(isinstance(part, Part) and type(part) is not CountDigits for part in fold.parts)

@@ -32,7 +32,10 @@ A sample that missed it cannot know, so the interval of every norm allows for on
 
 MODEL_SUMS = ("elements", "base", "delta", "zero", "non_finite", "kept", "kept_of")
 PAIR_SUMS = ("dot", "left", "right")
-TENSOR_SUMS = ("both", "agree", "change", "survived", "merged", "merged_base", "merged_of", "merged_non_finite")
+TENSOR_SUMS = (
+    *("both", "agree", "change", "survived"),
+    *("merged", "merged_base", "merged_of", "merged_non_finite", "opposite"),
+)
 SQUARES = frozenset({"base", "delta", "left", "right", "merged", "merged_base"})
 
 
@@ -217,7 +220,7 @@ class Totals:
         for model in range(self.layout.models):
             top, bottom = column("kept", model), column("kept_of", model)
             share = quotient(self.sums[:, top], self.sums[:, bottom])
-            kept += np.nan_to_num(np.sqrt(self._share_variance(top, bottom, share)) / share)
+            kept += np.nan_to_num(quotient(np.sqrt(self._share_variance(top, bottom, share)), share))
         return self._wilson(value, self._share_variance(a, b, value) + ((1 - value) * kept) ** 2)
 
     def _share_variance(self, a: int, b: int, value: Floats) -> Floats:

@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from merger.graph import BlockMerge, Task, ordered
+from merger.methods.base import MergeMethod
 from merger.ops.noise import BlockNoise
 from merger.ops.witness import watching
 from merger.reading import LoadTensor, Runtime, block_shape
@@ -67,7 +68,7 @@ def result_of(inputs: TensorInputs, stripes: Stripes | None, seed: int) -> Resul
 def can_sample(task: Task[Any]) -> bool:
     """Whether the figures of a merge can be told from a part of its tensor."""
     if isinstance(task, BlockMerge):
-        return getattr(task.method, "preview", "exact") != "exact"
+        return isinstance(task.method, MergeMethod) and not task.method.needs_whole(task.context())
     return isinstance(task, LoadTensor)
 
 

@@ -82,8 +82,11 @@ class Sheet:
                     self._set("kept_of", self._lengths, model)
                     unchanged = self.sums[:, self.layout.column("zero", model)] * self._by_row(chance)
                     self._set("kept", self._counts(delta != 0) + unchanged, model)
+        self._set("opposite", self._lengths * self._by_row(seen.opposite))
         if seen.deltas is not None and seen.elects and len(seen.deltas) > 1:
-            self._survival([scaled(delta, by) for delta, by in zip(seen.deltas, seen.weights, strict=True)])
+            plain = None if seen.weighs_votes else _sum_of(seen.deltas)
+            weighted = [scaled(delta, by) for delta, by in zip(seen.deltas, seen.weights, strict=True)]
+            self._survival(weighted, _sum_of(weighted) if plain is None else plain)
 
     def _products(self, changes: Mapping[int, Tensor]) -> None:
         squares = {model: self._totals(change * change) for model, change in changes.items()}
@@ -103,11 +106,8 @@ class Sheet:
         self._set("both", self._counts(both))
         self._set("agree", self._counts(both & (total.abs() == moved)))
 
-    def _survival(self, weighted: Sequence[Tensor]) -> None:
-        """Weighted change, and the part of it whose sign the sum has; a sum of zero elects plus."""
-        balance = weighted[0].clone()
-        for change in weighted[1:]:
-            balance.add_(change)
+    def _survival(self, weighted: Sequence[Tensor], balance: Tensor) -> None:
+        """Weighted change, and the part of it whose sign the balance has; a balance of zero elects plus."""
         is_plus = balance >= 0
         for change in weighted:
             size = _finite(change.abs()).double()
@@ -131,11 +131,20 @@ class Sheet:
         return np.add.reduceat(mask.reshape(-1).numpy().view(np.uint8), self.rows, dtype=np.float64)
 
     def _by_row(self, number: float | Tensor) -> float | Floats:
-        """A number, or a column with equally many numbers for each tensor, as one per row."""
+        """A number, or a column with equally many numbers for each tensor, as one per row: their mean if many."""
         if not isinstance(number, Tensor):
             return float(number)
         values = number.double().reshape(-1).numpy()
+        if len(values) > len(self.rows):
+            return values.reshape(len(self.rows), -1).mean(1)
         return values[np.arange(len(self.rows)) * len(values) // len(self.rows)]
+
+
+def _sum_of(tensors: Sequence[Tensor]) -> Tensor:
+    result = tensors[0].clone()
+    for tensor in tensors[1:]:
+        result.add_(tensor)
+    return result
 
 
 def _finite(values: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from merger.errors import UserError
 from merger.plan import Plan
 from merger.recipe import RunOptions
-from merger.statistics.estimates import Estimate, Floats, RowSums, Totals
+from merger.statistics.estimates import Estimate, Floats, RowSums, Totals, quotient
 from merger.statistics.evaluation import can_sample, evaluate_tensor
 from merger.statistics.inputs import Study, TensorInputs
 from merger.statistics.stripes import Stripes, choose_stripes, share_of, whole
@@ -95,7 +95,8 @@ class Preview:
         two models change, the share where all changes have one sign), surviving_share (of the weighted
         change, the share that survives the sign election), merged_norm and merged_relative (norm of
         the merged change, and relative to the reference's norm), each with ``_low`` and ``_high``;
-        non_finite (elements of the merged tensor, in what was looked at), rough.
+        opposite_share (of the elements, those of vectors that are too nearly opposite for an arc between them and
+        are mixed on the straight line), non_finite (elements of the merged tensor, in what was looked at), rough.
         """
         totals = self.totals
         is_known = totals.sum_of("merged_of") > 0
@@ -106,6 +107,7 @@ class Preview:
             "merged_relative": totals.norm_ratio("merged", "merged_base"),
         }
         table = self._table(figures)
+        table["opposite_share"] = quotient(totals.sum_of("opposite"), totals.sum_of("merged_of"))
         table["non_finite"] = totals.sum_of("merged_non_finite").round().astype(np.int64)
         return table.assign(rough=totals.is_rough)
 

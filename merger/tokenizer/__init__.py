@@ -1,5 +1,5 @@
 """Vocabularies: which tokens a model knows, and whether two models know the same."""
 
-from merger.tokenizer.compare import TOKENIZER, has_tokenizer, same_tokenizer
+from merger.tokenizer.compare import TOKENIZER, can_compare, has_tokenizer, same_tokenizer
 
-__all__ = ["TOKENIZER", "has_tokenizer", "same_tokenizer"]
+__all__ = ["TOKENIZER", "can_compare", "has_tokenizer", "same_tokenizer"]

@@ -29,6 +29,11 @@ def has_tokenizer(files: Files) -> bool:
     return any(name in files for name in (TOKENIZER, *VOCABULARY_FILES))
 
 
+def can_compare(first: Files, second: Files) -> bool:
+    """Whether two models have files that say whether their tokens are the same."""
+    return any(name in first and name in second for name in (TOKENIZER, *VOCABULARY_FILES))
+
+
 def same_tokenizer(first: Files, second: Files) -> bool:
     """Whether two models have the same tokens under the same numbers, as far as their files tell."""
     if TOKENIZER in first and TOKENIZER in second:

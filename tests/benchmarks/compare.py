@@ -1,70 +1,57 @@
-"""Compares a merge here with the same merge in mergekit: wall time, CPU time, anonymous memory.
+"""Compares merges here with the same merges in mergekit: wall time, processor time, anonymous memory.
 
-    python tests/benchmarks/compare.py [--pairs 3] [--cold] [--only linear ties] [--layers 16]
+    python tests/benchmarks/compare.py [--pairs 3] [--cold] [--without-kernels] [--only linear ties] [--layers 16]
 
-Makes what it needs under ``.benchmarks/``: a virtual environment with mergekit, and generated
-bfloat16 checkpoints (16 layers: 246 million parameters each).  The two tools run in turns on
-the same files, so that a change of the machine's load meets both.
+Makes what it needs under ``.benchmarks/``: a virtual environment with mergekit, and generated bfloat16 checkpoints
+(16 layers: 246 million parameters each).  The tools run in turns on the same files, so that a change of the machine's
+load meets all of them; who begins changes from turn to turn.  Start-up counts, as it does for people.  Prints a
+Markdown table of medians, with lowest and highest ratio in brackets, and writes ``.benchmarks/results.json``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import statistics
 import subprocess
 import sys
 import venv
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from checkpoints import make_family
 from processes import Usage, forget, measure, warm
+from recipes import METHODS, models_read, recipe
 from safetensors import safe_open
+from workplace import (
+    REPOSITORY,
+    WITHOUT_KERNELS,
+    Table,
+    add_work,
+    fresh_output,
+    machine,
+    open_work,
+    print_machine,
+    weight_files,
+    write_recipe,
+)
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 PEER = "mergekit==0.1.5"
-METHODS = ("linear", "slerp", "task_arithmetic", "ties", "dare_ties")
-
-
-def recipe(method: str, base: Path, experts: Sequence[Path]) -> dict[str, Any]:
-    """The recipe of one comparison, in the vocabulary that both tools read."""
-    if method == "slerp":
-        models: list[dict[str, Any]] = [{"model": str(base)}, {"model": str(experts[0])}]
-        return {
-            "merge_method": method,
-            "base_model": str(base),
-            "models": models,
-            "parameters": {"t": 0.4},
-            "dtype": "bfloat16",
-        }
-    weights = (0.5, 0.3, 0.2)
-    density = {"density": 0.5} if method in {"ties", "dare_ties"} else {}
-    models = [
-        {"model": str(expert), "parameters": {"weight": weight, **density}}
-        for expert, weight in zip(experts, weights, strict=True)
-    ]
-    bases = {} if method == "linear" else {"base_model": str(base)}
-    return {"merge_method": method, **bases, "models": models, "dtype": "bfloat16"}
 
 
 @dataclass(frozen=True)
 class Tool:
-    """One of the two competitors: its name and the command for a recipe and an output folder."""
+    """A competitor: its program, to which a recipe and an output folder are added, and options after those."""
 
     name: str
-    command: Callable[[Path, Path], list[str]]
-
-
-def ours() -> Tool:
-    return Tool("mixdesk", lambda config, out: [sys.executable, "-m", "merger", "run", str(config), str(out)])
+    program: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def peer(work: Path) -> Tool:
@@ -75,65 +62,85 @@ def peer(work: Path) -> Tool:
         venv.create(environment, with_pip=True, clear=True)
         for requirement in (f"torch=={version('torch').partition('+')[0]}", PEER):
             subprocess.run([environment / "bin" / "pip", "install", "--quiet", requirement], check=True)
-    return Tool("mergekit", lambda config, out: [str(program), str(config), str(out), "--quiet"])
+    return Tool("mergekit", (str(program),), ("--quiet",))
+
+
+def ours(without_kernels: bool) -> Iterator[Tool]:
+    """Mixdesk, and when asked for a second time on torch alone."""
+    program = (sys.executable, "-m", "merger", "run")
+    yield Tool("mixdesk", program)
+    if without_kernels:
+        yield Tool("mixdesk (torch only)", program, environment=WITHOUT_KERNELS)
 
 
 @dataclass(frozen=True)
-class Pair:
+class Turn:
     """One run of each tool on the same files, one right after the other."""
 
     method: str
     cold: bool
-    peer: Usage
-    ours: Usage
+    usages: dict[str, Usage]
 
-    def ratio(self, field: str) -> float:
-        return float(getattr(self.peer, field) / getattr(self.ours, field))
+    def ratio(self, tool: str, quantity: str) -> float:
+        return float(getattr(self.usages["mergekit"], quantity) / getattr(self.usages[tool], quantity))
 
 
 class Comparison:
-    """The files of one comparison and the two tools."""
+    """The files of one comparison and the tools; mergekit is the first of them."""
 
-    def __init__(self, work: Path, layers: int) -> None:
+    def __init__(self, work: Path, layers: int, without_kernels: bool) -> None:
         self.work = work
         self.base, self.experts = make_family(work / f"checkpoints-{layers}", layers)
-        self.tools = (peer(work), ours())
+        self.tools = (peer(work), *ours(without_kernels))
 
-    def inputs(self, method: str) -> list[Path]:
-        """The weight files that a method reads."""
-        models = {"linear": self.experts, "slerp": [self.base, self.experts[0]]}
-        return [model / "model.safetensors" for model in models.get(method, [self.base, *self.experts])]
+    def get_ready(self, method: str) -> None:
+        """Fill the caches of libraries and compiled kernels with runs that do not count."""
+        log = self.work / "help.log"
+        measure([*self.tools[0].program, "--help"], cwd=self.work, log=log)
+        for tool in self.tools[1:]:
+            self.run(tool, method)
 
-    def run_pair(self, method: str, *, cold: bool, ours_first: bool) -> Pair:
+    def take_turn(self, method: str, *, cold: bool, first: int) -> Turn:
+        order = [*self.tools[first % len(self.tools) :], *self.tools[: first % len(self.tools)]]
+        files = weight_files(models_read(method, self.base, self.experts))
+        size = sum(file.stat().st_size for file in files)
         usages = {}
-        for tool in reversed(self.tools) if ours_first else self.tools:
-            (forget if cold else warm)(self.inputs(method))
-            usages[tool.name] = self.run(tool, method)
-        return Pair(method, cold, usages["mergekit"], usages["mixdesk"])
+        for tool in order:
+            fresh_output(self.work, f"{tool.name}-{method}")
+            (forget if cold else warm)(files)
+            usages[tool.name] = usage = self.run(tool, method)
+            _warn_if_not(cold, usage.disk / size, f"{tool.name} {method}")
+        return Turn(method, cold, usages)
 
     def run(self, tool: Tool, method: str) -> Usage:
-        config = self.work / f"{method}.yml"
-        config.write_text(yaml.safe_dump(recipe(method, self.base, self.experts), sort_keys=False), encoding="utf-8")
-        out = self.output(tool, method)
-        shutil.rmtree(out, ignore_errors=True)
-        out.parent.mkdir(exist_ok=True)
+        config = write_recipe(self.work, method, recipe(method, self.base, self.experts))
+        out = fresh_output(self.work, f"{tool.name}-{method}")
+        environment = {"HF_HUB_OFFLINE": "1", **tool.environment}
+        command = [*tool.program, str(config), str(out), *tool.options]
         log = self.work / f"{tool.name}-{method}.log"
-        return measure(tool.command(config, out), cwd=REPOSITORY, log=log, environment={"HF_HUB_OFFLINE": "1"})
+        return measure(command, cwd=REPOSITORY, log=log, environment=environment)
 
-    def output(self, tool: Tool, method: str) -> Path:
-        return self.work / "out" / f"{tool.name}-{method}"
-
-    def difference(self, method: str) -> float:
+    def difference(self, tool: Tool, method: str) -> float:
         """Norm of the difference of the two last results, relative to the norm of mergekit's."""
         squares = {"difference": 0.0, "peer": 0.0}
-        theirs, mine = (dict(_tensors(self.output(tool, method))) for tool in self.tools)
+        theirs, mine = (dict(_tensors(self.work / "out" / f"{name}-{method}")) for name in ("mergekit", tool.name))
         if theirs.keys() != mine.keys():
             raise RuntimeError(f"the results hold different tensors: {sorted(theirs.keys() ^ mine.keys())}")
         for name, load in theirs.items():
             expected, got = load().double(), mine[name]().double()
             squares["difference"] += float((expected - got).square().sum())
             squares["peer"] += float(expected.square().sum())
-        return (squares["difference"] / squares["peer"]) ** 0.5
+        return float((squares["difference"] / squares["peer"]) ** 0.5)
+
+    def clean(self) -> None:
+        """Delete the results."""
+        shutil.rmtree(self.work / "out", ignore_errors=True)
+
+
+def _warn_if_not(cold: bool, from_disk: float, what: str) -> None:
+    """A warm run must not touch the disk, and a cold one must read everything from it; the kernel counts."""
+    if (from_disk < 0.9) if cold else (from_disk > 0.02):
+        print(f"{what}: {from_disk:.0%} of the inputs' size came from disk in a {'cold' if cold else 'warm'} run")
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
@@ -144,25 +151,32 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
 
 
 HEADINGS = (
-    "method", "files", "mergekit s/cpu/MB", "mixdesk s/cpu/MB", "wall x", "cpu x", "memory x", "difference"
-)  # fmt: skip
+    "method                  ",
+    "files",
+    "mergekit s/cpu/MB",
+    "mixdesk s/cpu/MB",
+    "wall x         ",
+    "cpu x          ",
+    "memory x     ",
+    "difference",
+)
 
 
-def row(pairs: Sequence[Pair], difference: float) -> tuple[str, ...]:
-    """One line of the table: medians, and the spread of the ratios over the pairs."""
-    first = pairs[0]
-    return (
-        first.method,
+def add_row(table: Table, tool: str, turns: Sequence[Turn], difference: float) -> None:
+    """Medians, and the spread of the ratios over the turns."""
+    first = turns[0]
+    table.add(
+        first.method + tool.removeprefix("mixdesk"),
         "cold" if first.cold else "warm",
-        _medians([pair.peer for pair in pairs]),
-        _medians([pair.ours for pair in pairs]),
-        *(_spread([pair.ratio(field) for pair in pairs]) for field in ("wall", "cpu", "memory")),
+        _medians([turn.usages["mergekit"] for turn in turns]),
+        _medians([turn.usages[tool] for turn in turns]),
+        *(_spread([turn.ratio(tool, quantity) for turn in turns]) for quantity in ("wall", "cpu", "memory")),
         f"{difference:.1e}",
     )
 
 
 def _medians(usages: Sequence[Usage]) -> str:
-    wall, cpu, memory = (statistics.median(getattr(u, field) for u in usages) for field in ("wall", "cpu", "memory"))
+    wall, cpu, memory = (statistics.median(getattr(u, name) for u in usages) for name in ("wall", "cpu", "memory"))
     return f"{wall:.1f} / {cpu:.1f} / {memory / 1e6:.0f}"
 
 
@@ -170,42 +184,45 @@ def _spread(ratios: Sequence[float]) -> str:
     return f"{statistics.median(ratios):.1f} ({min(ratios):.1f}-{max(ratios):.1f})"
 
 
-def print_row(cells: Sequence[str]) -> None:
-    print("| " + " | ".join(cell.ljust(len(heading)) for cell, heading in zip(cells, HEADINGS, strict=True)) + " |")
+def compare(comparison: Comparison, method: str, table: Table, *, pairs: int, cold: bool) -> Iterator[Turn]:
+    """Print a method's rows, and yield every turn."""
+    comparison.get_ready(method)
+    for files_are_cold in (False, True) if cold else (False,):
+        turns = [comparison.take_turn(method, cold=files_are_cold, first=number) for number in range(pairs)]
+        for tool in comparison.tools[1:]:
+            add_row(table, tool.name, turns, comparison.difference(tool, method))
+        yield from turns
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--pairs", type=int, default=3, help="runs of each tool per method (default 3)")
     parser.add_argument("--cold", action="store_true", help="also compare with the files dropped from the page cache")
-    parser.add_argument("--only", nargs="+", choices=METHODS, default=METHODS, metavar="METHOD", help="some methods")
+    parser.add_argument("--only", nargs="+", choices=METHODS, default=[*METHODS], metavar="METHOD", help="some methods")
     parser.add_argument("--layers", type=int, default=16, help="layers of the generated models (default 16)")
-    parser.add_argument("--work", type=Path, default=REPOSITORY / ".benchmarks", help="where files are kept")
+    parser.add_argument("--without-kernels", action="store_true", help="also run Mixdesk without its fused kernels")
+    add_work(parser)
     return parser.parse_args()
 
 
-def main() -> None:
+def main() -> int:
     arguments = parse_arguments()
-    work = arguments.work.resolve()
-    work.mkdir(parents=True, exist_ok=True)
-    comparison = Comparison(work, arguments.layers)
-    print(
-        f"{os.cpu_count()} cores, torch {version('torch')}, {PEER}, {arguments.pairs} pairs, medians (lowest-highest)"
-    )
-    start_up = measure([sys.executable, "-c", "import torch"], cwd=work, log=work / "start-up.log")
-    print(f"of the time of both, importing torch takes {start_up.wall:.1f} s wall, {start_up.cpu:.1f} s CPU")
-    print_row(HEADINGS)
-    print_row(["-" * len(heading) for heading in HEADINGS])
-    results: list[dict[str, Any]] = []
+    work = open_work(arguments.work)
+    comparison = Comparison(work, arguments.layers, arguments.without_kernels)
+    print_machine(peer=PEER, layers=arguments.layers, pairs=arguments.pairs)
+    results: dict[str, Any] = {**machine(), "peer": PEER, "layers": arguments.layers, "turns": []}
+    table, failures = Table(*HEADINGS), []
     for method in arguments.only:
-        for cold in (False, True) if arguments.cold else (False,):
-            pairs = [
-                comparison.run_pair(method, cold=cold, ours_first=bool(turn % 2)) for turn in range(arguments.pairs)
-            ]
-            print_row(row(pairs, comparison.difference(method)))
-            results.extend(asdict(pair) for pair in pairs)
-    (work / "results.json").write_text(json.dumps(results, indent=2), encoding="utf-8")
+        try:
+            for turn in compare(comparison, method, table, pairs=arguments.pairs, cold=arguments.cold):
+                results["turns"].append(asdict(turn))
+        except RuntimeError as error:  # one method less; the others took their time
+            failures.append(f"{method}: {error}")
+        comparison.clean()
+        (work / "results.json").write_text(json.dumps(results, indent=2), encoding="utf-8")
+    print("\n".join(["", *failures]), end="")
+    return int(bool(failures))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

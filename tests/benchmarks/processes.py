@@ -1,4 +1,4 @@
-"""Runs a command and measures it from outside: wall time, CPU time, peak anonymous memory (Linux)."""
+"""Runs a command and measures it from outside: time, processor time, memory, disk reads (Linux)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 SAMPLE_SECONDS = 0.02
+PIECE = 1 << 23
 
 
 @dataclass(frozen=True)
@@ -20,51 +21,60 @@ class Usage:
     Attributes:
         wall: seconds from start to exit.
         cpu: user and system seconds of the process and its children.
-        memory: highest sum of anonymous resident bytes over the process and its children.
+        memory: highest sum of anonymous resident bytes over the process and its children, sampled every 20 ms.
+        resident: highest sum of the resident bytes that the kernel recorded (VmHWM), mapped files included.
+        disk: bytes that came from disk and not from the page cache.
     """
 
     wall: float
     cpu: float
     memory: int
+    resident: int
+    disk: int
 
 
-def measure(command: Sequence[str], *, cwd: Path, log: Path, environment: dict[str, str] | None = None) -> Usage:
-    """Run ``command`` to its end.
+def measure(command: Sequence[str], *, cwd: Path, log: Path, environment: Mapping[str, str] | None = None) -> Usage:
+    """Run ``command`` to its end; what it prints goes to ``log``.
 
     Raises:
         RuntimeError: it failed; the message holds the end of its output.
     """
     with log.open("wb") as output:
         started = time.monotonic()
-        process = subprocess.Popen(command, cwd=cwd, stdout=output, stderr=output, env=os.environ | (environment or {}))
+        process = subprocess.Popen(
+            command, cwd=cwd, stdout=output, stderr=output, env={**os.environ, **(environment or {})}
+        )
         peak = _Peak(process.pid)
         _, status, resources = os.wait4(process.pid, 0)
         wall = time.monotonic() - started
     process.returncode = os.waitstatus_to_exitcode(status)
-    memory = peak.stop()
+    peak.stop()
     if process.returncode:
         tail = log.read_text(encoding="utf-8", errors="replace")[-2000:]
         raise RuntimeError(f"{' '.join(command)} ended with code {process.returncode}:\n{tail}")
-    return Usage(wall, resources.ru_utime + resources.ru_stime, memory)
+    cpu = resources.ru_utime + resources.ru_stime
+    return Usage(wall, cpu, peak.anonymous, peak.resident, resources.ru_inblock * 512)
 
 
 class _Peak:
-    """Watches the anonymous memory of a process and its descendants in a thread."""
+    """Watches the memory of a process and its descendants in a thread."""
 
     def __init__(self, pid: int) -> None:
-        self.pid, self.highest = pid, 0
+        self.pid = pid
+        self.anonymous = self.resident = 0
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self._watch)
         self.thread.start()
 
     def _watch(self) -> None:
         while not self.ended.wait(SAMPLE_SECONDS):
-            self.highest = max(self.highest, sum(map(_anonymous_bytes, _family(self.pid))))
+            sizes = [_sizes(pid) for pid in _family(self.pid)]
+            self.anonymous = max(self.anonymous, sum(size.get("RssAnon", 0) for size in sizes))
+            self.resident = max(self.resident, sum(size.get("VmHWM", 0) for size in sizes))
 
-    def stop(self) -> int:
+    def stop(self) -> None:
         self.ended.set()
         self.thread.join()
-        return self.highest
 
 
 def _family(pid: int) -> Iterator[int]:
@@ -78,12 +88,14 @@ def _family(pid: int) -> Iterator[int]:
             yield from _family(int(child))
 
 
-def _anonymous_bytes(pid: int) -> int:
+def _sizes(pid: int) -> dict[str, int]:
+    """The sizes in a process's status in bytes, by their names there; none when it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:  # the process has ended
-        return 0
-    return sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("RssAnon:"))
+    except OSError:
+        return {}
+    fields = (line.split() for line in status.splitlines() if line.endswith(" kB"))
+    return {name.rstrip(":"): int(size) * 1024 for name, size, _ in fields}
 
 
 def forget(files: Sequence[Path]) -> None:
@@ -97,8 +109,28 @@ def forget(files: Sequence[Path]) -> None:
 def warm(files: Sequence[Path]) -> None:
     """Read files once, so that the next read comes from the page cache."""
     os.sync()
-    buffer = bytearray(1 << 23)
+    read_plainly(files)
+
+
+def read_plainly(files: Sequence[Path], most: int | None = None) -> int:
+    """Read files one after the other into one buffer, and no more bytes than ``most``.
+
+    Returns:
+        The number of bytes that were read.
+    """
+    buffer = memoryview(bytearray(PIECE))
+    done = 0
     for file in files:
         with file.open("rb", buffering=0) as opened:
-            while opened.readinto(buffer):
-                pass
+            while count := opened.readinto(buffer[: PIECE if most is None else min(PIECE, most - done)]) or 0:
+                done += count
+    return done
+
+
+def write_plainly(file: Path, size: int) -> None:
+    """Write that many bytes from one buffer and wait until the disk has them."""
+    buffer = memoryview(os.urandom(PIECE))
+    with file.open("wb", buffering=0) as opened:
+        for start in range(0, size, PIECE):
+            opened.write(buffer[: min(PIECE, size - start)])
+        os.fsync(opened.fileno())

@@ -38,9 +38,10 @@ def test_tensors_are_used_in_place():
     assert content(checkpoint, "w")[2] == 5
 
 
-def test_the_digest_tells_values_apart():
-    digests = {MemoryCheckpoint(MODEL, {"w": torch.full((4,), value)}).digest for value in (1.0, 2.0, 3.0)}
-    assert len(digests) == 3
+def test_the_state_tells_values_apart_and_the_digest_does_not_read_them():
+    checkpoints = [MemoryCheckpoint(MODEL, {"w": torch.full((4,), value)}) for value in (1.0, 2.0, 3.0)]
+    assert len({checkpoint.state for checkpoint in checkpoints}) == 3
+    assert len({checkpoint.digest for checkpoint in checkpoints}) == 1
 
 
 def test_it_has_a_configuration_and_no_files():

@@ -220,7 +220,7 @@ def test_bytes_outside_a_tensor_are_never_written(folder, start, size):
 
 
 @pytest.mark.parametrize("kind", ["file", "memory"])
-@pytest.mark.parametrize("step", [70_001, 10**9])
+@pytest.mark.parametrize("step", [70_000, 10**9])
 def test_tensors_are_copied_as_they_are(folder, target, tmp_path, kind, step):
     save_file(TENSORS, tmp_path / "source.safetensors")
     source = open_checkpoint(reference(tmp_path / "source.safetensors")) if kind == "file" else MODEL

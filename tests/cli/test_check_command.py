@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from merger.methods import registry
 from tests.cli.conftest import Cli
@@ -151,3 +153,16 @@ def test_preview_for_programs_has_no_nan(cli: Cli, tiny_family: TinyFamily, tmp_
     assert layers["model.norm.weight"] is None and layers["model.layers.1.mlp.up_proj.weight"] == 1
     assert all(isinstance(row["elements"], int) for row in found["models"])
     assert "NaN" not in cli("preview", path, "--json").out
+
+
+def test_preview_warns_of_vectors_without_a_shortest_arc(cli: Cli, tmp_path: Path) -> None:
+    tensor = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
+    for name, factor in (("one", 1.0), ("other", -2.0)):
+        save_file({"turned": factor * tensor, "kept": tensor}, tmp_path / f"{name}.safetensors")
+    models = [
+        {"model": str(tmp_path / f"{name}.safetensors"), "parameters": {"weight": 1}} for name in ("one", "other")
+    ]
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps({"merge_method": "nuslerp", "models": models}, indent=1), encoding="utf-8")
+    outcome = cli("preview", path)
+    assert "1 tensor holds vectors that are nearly opposite" in outcome.err

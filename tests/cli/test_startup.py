@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from merger.cli import COMMANDS
 from tests.cli.conftest import REPOSITORY, start
 from tests.conftest import TinyFamily
 
-HEAVY = ("torch", "numpy", "pandas", "yaml", "rich")
+HEAVY = ("torch", "numba", "numpy", "pandas", "yaml", "rich")
 PROBE = """
 import sys
 from merger.cli import main
@@ -56,9 +57,37 @@ def test_a_wrong_command_line_imports_nothing_heavy(words: tuple[str, ...]) -> N
 
 
 def test_inspect_and_an_unknown_method_do_without_torch(tiny_family: TinyFamily) -> None:
-    assert heavy_imports("inspect", tiny_family.base, *tiny_family.experts, heavy=("torch", "pandas")) == []
+    heavy = ("torch", "numba", "pandas")
+    assert heavy_imports("inspect", tiny_family.base, *tiny_family.experts, heavy=heavy) == []
     words = ("merge", "--method", "dare-ties", "--models", "a", "b", "--out", "o")
-    assert heavy_imports(*words, heavy=("torch", "pandas")) == []
+    assert heavy_imports(*words, heavy=heavy) == []
+
+
+@pytest.mark.parametrize("words", [("methods",), ("methods", "--markdown"), ("methods", "ties"), ("methods", "tise")])
+def test_methods_are_listed_and_explained_without_torch(words: tuple[str, ...]) -> None:
+    assert heavy_imports(*words, heavy=("torch", "numba", "numpy", "pandas")) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--method", "ties"),
+        ("--method", "linear", "--weight", "1", "2", "3"),
+        ("--method", "linear", "--set", "wieght", "1"),
+        ("--method", "ties", "--base", "c", "--density", "1.5"),
+    ],
+)
+def test_options_that_do_not_fit_the_method_are_refused_without_torch(options: tuple[str, ...]) -> None:
+    words = ("merge", "--models", "a", "b", "--out", "o", *options)
+    assert heavy_imports(*words, heavy=("torch", "numba", "numpy", "pandas")) == []
+
+
+def test_a_merge_imports_nothing_heavy_but_torch(tiny_family: TinyFamily, tmp_path: Path) -> None:
+    """Each of these takes a second or more, and a small merge is over sooner."""
+    heavy = ("pandas", "plotly", "gradio", "scipy", "transformers", "huggingface_hub", "safetensors", "torch._dynamo")
+    models = ("--models", *tiny_family.experts[:2], "--out", tmp_path / "out")
+    assert heavy_imports("merge", "--method", "linear", *models, heavy=heavy) == []
+    assert (tmp_path / "out" / "model.safetensors").exists()
 
 
 def test_help_appears_within_half_a_second() -> None:

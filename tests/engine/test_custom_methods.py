@@ -190,7 +190,11 @@ def test_an_annotation_that_nobody_understands_is_refused_when_the_function_is_d
     [
         ("return None", "a.weight: merge method 'plugin_bad' made None instead of a Task"),
         ("raise KeyError('q')", "a.weight: merge method 'plugin_bad' failed in plugin_bad.py, line .*KeyError: 'q'"),
-        ("return Bad([1])", "a.weight: merge method 'plugin_bad' failed in .*unhashable"),
+        ("return Bad([1])", "a.weight: the task Bad holds a list in 'how', which cannot be compared"),
+        ("return Bad(Bad({}))", "a.weight: the task Bad holds a dict in 'how', which cannot be compared"),
+        ("return Deaf(Bad(1))", "the task Deaf cannot be executed with its arguments: got an unexpected.*'part'"),
+        ("return Strict(1)", "the task Strict cannot be executed with its arguments: missing a required.*'tensors'"),
+        ("return Round()", "the task Round depends on itself"),
         ("return Bad('raise')", "the task Bad failed in plugin_bad.py, line .*ValueError: inside"),
         ("return Bad('none')", "a.weight: the method returned NoneType instead of shape"),
     ],
@@ -205,6 +209,22 @@ class Bad(Task[Any]):
     def execute(self, **values):
         if self.how == "raise":
             raise ValueError("inside")
+
+class Strict(Task[Any]):
+    part: Any
+    def execute(self, tensors):
+        return tensors
+
+class Deaf(Task[Any]):
+    part: Any
+    def execute(self):
+        return None
+
+class Round(Task[Any]):
+    def arguments(self):
+        return {{"again": self}}
+    def execute(self, again):
+        return again
 
 class Method(MergeMethod):
     def name(self):

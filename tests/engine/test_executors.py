@@ -11,8 +11,9 @@ from collections.abc import Callable
 import pytest
 
 from merger import MethodError, Task, executors
-from merger.executors import Executor, InlineExecutor, ThreadExecutor
+from merger.executors import DeviceExecutor, Executor, InlineExecutor, ThreadExecutor
 from merger.graph import ordered
+from tests.engine.late_device import LateDevice
 
 LOG: list[str] = []
 
@@ -61,6 +62,8 @@ EXECUTORS: dict[str, Callable[[], Executor]] = {
     "inline": InlineExecutor,
     "threads-1": lambda: ThreadExecutor(1),
     "threads-4": lambda: ThreadExecutor(4),
+    "one device": lambda: DeviceExecutor([LateDevice()], 1),
+    "three devices": lambda: DeviceExecutor([LateDevice(f"late:{number}") for number in range(3)], 4),
 }
 
 

@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 
 import merger
 from merger import Cancelled, Recipe, RunOptions
+from merger.checkpoints.outputs import OutputShards
 from merger.types import BLOCK_ELEMENTS
 
 ROWS, COLUMNS, TENSORS = 1024, 1024, 6
@@ -108,8 +109,9 @@ def test_resume_does_not_compute_finished_tensors_again(models, expected, tmp_pa
     resumed = list(
         merger.merge(merger.load_recipe(recipe_text(models)), out, RunOptions(shard_size=4_000_000, resume=True))
     )
-    planned, merged = resumed[0], resumed[-1]
-    assert isinstance(planned, merger.Planned) and planned.bytes_done >= 3 * ROWS * COLUMNS * 2
+    planned = next(event for event in resumed if isinstance(event, merger.Planned))
+    merged = resumed[-1]
+    assert planned.bytes_done >= 3 * ROWS * COLUMNS * 2
     assert merged.bytes_read <= planned.bytes_in - 3 * 3 * ROWS * COLUMNS * 2
     assert contents(out) == expected
 
@@ -207,3 +209,121 @@ def test_signs_of_life_go_on_while_the_disk_is_waited_for(models, tmp_path, monk
     assert synced.is_set()
     assert kinds[kinds.index("Verified") + 1 : -1].count("Working") >= 2
     assert kinds[-1] == "Merged"
+
+
+KILLED_AND_RESUMED = """
+import os, random, shutil, signal, sys, time
+from pathlib import Path
+import torch
+import merger
+from tests.engine.families import contents
+
+torch.set_num_threads(1)
+recipe, out, moments = merger.load_recipe(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+
+def start(resume):
+    child = os.fork()
+    if child == 0:
+        try:
+            for event in merger.merge(recipe, out, merger.RunOptions(shard_size=2_500_000, workers=2, resume=resume)):
+                pass
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return child
+
+def result():
+    found = contents(out)
+    shutil.rmtree(out)
+    return found
+
+began = time.monotonic()
+assert os.waitpid(start(False), 0)[1] == 0
+seconds, expected, interrupted = time.monotonic() - began, result(), 0
+for moment in range(moments):
+    for resume in (False, True):  # the resumed merge is killed too
+        child = start(resume)
+        time.sleep(random.uniform(0, seconds))
+        os.kill(child, signal.SIGKILL)
+        status = os.waitpid(child, 0)[1]
+        assert status in (0, signal.SIGKILL), status
+        if out.exists():
+            assert result() == expected, "a merge that was killed at its very end left something else"
+            break
+    else:
+        interrupted += 1
+        status = os.waitpid(start(True), 0)[1]
+        assert status == 0, status
+        assert result() == expected, f"interruption {interrupted} changed the result"
+    assert [path.name for path in out.parent.iterdir() if path.name.endswith((".backup", "journal"))] == []
+print(interrupted)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_killed_at_twenty_random_moments_and_resumed(models, tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(recipe_text(models))
+    command = [sys.executable, "-c", KILLED_AND_RESUMED, str(recipe), str(tmp_path / "out"), "20"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) > 0
+
+
+def begun(models: list[Path], out: Path) -> None:
+    """A merge of which some tensors are finished."""
+    events = merger.merge(merger.load_recipe(recipe_text(models)), out, RunOptions(shard_size=4_000_000, workers=1))
+    next(event for event in events if isinstance(event, merger.TensorMerged) and event.done == 3)
+    events.close()
+
+
+def slow_checking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an interrupted merge has written is read slowly."""
+    real = OutputShards.read
+
+    def read(self, *place) -> None:
+        time.sleep(0.1)
+        real(self, *place)
+
+    monkeypatch.setattr(OutputShards, "read", read)
+
+
+def test_signs_of_life_come_while_old_work_is_checked(models, expected, tmp_path, monkeypatch):
+    begun(models, tmp_path / "out")
+    slow_checking(monkeypatch)
+    options = RunOptions(shard_size=4_000_000, resume=True)
+    kinds = [
+        type(event).__name__
+        for event in merger.merge(merger.load_recipe(recipe_text(models)), tmp_path / "out", options)
+    ]
+    assert kinds[: kinds.index("Planned")].count("Working") >= 2
+    assert set(kinds[: kinds.index("Planned")]) == {"Working"}
+    assert contents(tmp_path / "out") == expected
+
+
+@pytest.mark.parametrize("how", ["closed", "cancelled"])
+def test_a_merge_that_stops_while_old_work_is_checked_loses_nothing(models, expected, tmp_path, monkeypatch, how):
+    out, cancel = tmp_path / "out", threading.Event()
+    begun(models, out)
+    before = sorted(path.name for path in tmp_path.glob(".out.partial/*"))
+    recipe, options = (
+        merger.load_recipe(recipe_text(models)),
+        RunOptions(shard_size=4_000_000, resume=True, cancel=cancel),
+    )
+    with monkeypatch.context() as patch:
+        slow_checking(patch)
+        events = merger.merge(recipe, out, options)
+        assert isinstance(next(events), merger.Working)
+        if how == "closed":
+            events.close()
+        else:
+            cancel.set()
+            with pytest.raises(Cancelled):
+                list(events)
+    assert sorted(path.name for path in tmp_path.glob(".out.partial/*")) == before
+    planned = next(
+        event
+        for event in merger.merge(recipe, out, RunOptions(shard_size=4_000_000, resume=True))
+        if isinstance(event, merger.Planned)
+    )
+    assert planned.bytes_done >= 3 * ROWS * COLUMNS * 2

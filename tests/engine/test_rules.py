@@ -335,8 +335,12 @@ def test_vocabularies_that_differ_stop_a_recipe_that_wants_them_matched(place):
     a = with_tokenizer(place("a", {"w": ones(1, 4)}), {"x": 0, "y": 1})
     b = with_tokenizer(place("b", {"w": ones(1, 4)}), {"x": 1, "y": 0})
     models = [(a, {"weight": 1}), (b, {"weight": 1})]
-    assert "vocabularies differ" in messages(Recipe.build("linear", models, tokenizer_source="union"), "error")
-    assert messages(Recipe.build("linear", models, tokenizer_source="base"), "error") == ""
+    for source in ("union", "base", b):
+        text = messages(Recipe.build("linear", models, tokenizer_source=source), "error")
+        assert "differ, and matching them by token cannot be done yet" in text
+    plain = Recipe.build("linear", models)
+    assert messages(plain, "error") == ""
+    assert "merged rows may belong to different tokens" in messages(plain, "warning")
 
 
 # Settings that reach nothing

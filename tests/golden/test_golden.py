@@ -6,20 +6,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-METHODS = "linear|slerp|ta|ties|dare_linear|dare_ties|della|passthrough|franken|modules"
-CASES = rf"^(?:raw_|deg_)?(?:{METHODS})(?:_|$)"
+CASES = 63
 
 
-def test_every_shared_case_of_these_methods_agrees(shared_cases: Path, tmp_path: Path) -> None:
+def test_every_shared_case_agrees(shared_cases: Path, tmp_path: Path) -> None:
     repository = Path(__file__).resolve().parents[2]
     command = f"{sys.executable} -m merger run {{config}} {{out}} --seed {{seed}}"
     checker = shared_cases / "golden_merges" / "check.py"
     run = subprocess.run(
-        [sys.executable, str(checker), "--cmd", command, "--only", CASES, "--keep", str(tmp_path)],
+        [sys.executable, str(checker), "--cmd", command, "--keep", str(tmp_path)],
         cwd=repository,
         capture_output=True,
         text=True,
         check=False,
     )
     assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]
-    assert run.stdout.count(" PASS ") >= 40
+    assert run.stdout.count(" PASS ") >= CASES

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from merger.errors import Problem
 from merger.graph import BlockMerge, MergeTensorInput, Task
 from merger.methods import registry
 from merger.methods.base import MergeMethod
 from merger.ops.noise import BlockNoise
-from merger.types import BLOCK_ELEMENTS, Block, ImmutableMap, ModelReference, WeightInfo
+from merger.types import BLOCK_ELEMENTS, Block, ImmutableMap, ModelReference, TensorContext, WeightInfo
 
 BASE = ModelReference("base")
 
@@ -161,3 +162,36 @@ class Blocks:
 def merge(method: str, *args: Any, **kwargs: Any) -> Tensor:
     """`run` with a registered method's name."""
     return run(registry.get(method), *args, **kwargs)
+
+
+def copied(
+    method: str,
+    models: int,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    base: bool = False,
+    **per_model: Sequence[Any],
+) -> int | None:
+    """Which input the planner may copy instead of merging, the base counted first."""
+    task = make_task(
+        registry.get(method), shape=(4,), models=models, base=base, parameters=parameters or {}, per_model=per_model
+    )
+    return task.place if isinstance(task, Held) else None
+
+
+def problems(method: str, parameters: Mapping[str, Any] | None = None, **per_model: Sequence[Any]) -> list[Problem]:
+    """What a registered method's check finds, with defaults for what is not given."""
+    found = registry.get(method)
+    count = len(next(iter(per_model.values()), [None]))
+    defaults = {d.name: d.default_value for d in found.parameters() if not d.required}
+    own = [
+        ImmutableMap(
+            {d.name: d.default_value for d in found.tensor_parameters() if not d.required}
+            | {name: values[model] for name, values in per_model.items()}
+        )
+        for model in range(count)
+    ]
+    models = tuple(ModelReference(name) for name in "abcdef"[:count])
+    return found.check(
+        TensorContext(WeightInfo("w"), (4,), ImmutableMap(defaults | (parameters or {})), tuple(own), models)
+    )

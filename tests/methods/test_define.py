@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, List, Optional  # noqa: UP035  (people write both spellings)
 
 import pytest
@@ -258,7 +259,9 @@ def test_an_exception_that_cannot_be_shown_is_told_by_its_kind():
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        (torch.ones(3) + 1j, "complex numbers"),
+        (torch.ones(3) + 1j, r"complex numbers \(complex64\)"),
+        (torch.arange(3), r"whole numbers \(int64\)"),
+        (torch.ones(3) > 0, r"whole numbers \(bool\)"),
         (torch.ones(3).to_sparse(), "a tensor without plain elements"),
         (torch.ones(3, device="meta"), "a tensor without plain elements"),
     ],
@@ -323,6 +326,42 @@ def test_what_is_not_understood_is_refused_by_name():
         with pytest.raises(MethodError, match=pattern):
             define(function)
     assert "test_method" not in registry.names()
+
+
+@pytest.mark.parametrize(("result", "shown"), [("float", "float"), ("list[Tensor]", "list"), ("None", "NoneType")])
+def test_a_result_that_is_announced_as_something_else_is_refused_when_the_function_is_defined(result, shown):
+    def strange(tensors: list[Tensor]): ...
+
+    strange.__annotations__["return"] = result
+    with pytest.raises(MethodError, match=f"merge method 'test_method': the result is annotated {shown}"):
+        define(strange)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"min_models": 0}, "it takes from 0 to None models"),
+        ({"min_models": 3, "max_models": 2}, "it takes from 3 to 2 models"),
+        ({"aliases": "mine"}, "'aliases' is 'mine'; it must be a tuple of names"),
+        ({"preview": "always"}, "'preview' is 'always'; it must be one of sample, gram, exact"),
+        ({"base": "maybe"}, "'base' is 'maybe'; it must be one of required, optional, reads_first, none"),
+    ],
+)
+def test_facts_that_make_no_sense_are_refused_when_the_function_is_defined(keys, message):
+    def first(tensors: list[Tensor]) -> Tensor:
+        return tensors[0]
+
+    with pytest.raises(MethodError, match=re.escape(f"merge method 'told': {message}")):
+        define(first, "told", **keys)
+    assert "told" not in registry.names()
+
+
+def test_a_default_that_is_not_finite_is_refused():
+    def mix(tensors: list[Tensor], t: float = float("nan")) -> Tensor:
+        return tensors[0]
+
+    with pytest.raises(MethodError, match="merge method 'mix': the default of 't' is nan but must be a finite number"):
+        define(mix, "mix")
 
 
 def test_the_refusal_says_which_method():

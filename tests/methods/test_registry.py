@@ -173,6 +173,36 @@ print(registry.get("from_package").summary)
     assert python(code) == "Takes the first."
 
 
+@pytest.mark.parametrize("offered", ["some_package:Whole", "some_package:whole", "some_package"])
+def test_an_installed_package_may_offer_a_class_an_object_or_a_module(tmp_path, offered):
+    install(tmp_path, "plugin_class")
+    write(tmp_path / "some_package.py", CLASS_PLUGIN + "\nwhole = Whole()\n")
+    write(tmp_path / "some_package-1.0.dist-info/entry_points.txt", f"[merger.methods]\nplugin_class = {offered}\n")
+    code = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+import merger
+print([facts.name for facts in merger.methods() if facts.name.startswith("plugin")])
+"""
+    assert python(code) == "['plugin_class']"
+
+
+def test_a_package_that_offers_something_else_is_told(tmp_path):
+    install(tmp_path, "from_package")
+    for offered, message in (("some_package:nothing", "cannot be loaded from"), ("json", "does not")):
+        write(tmp_path / "some_package-1.0.dist-info/entry_points.txt", f"[merger.methods]\nfrom_package = {offered}\n")
+        code = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+from merger.methods import registry
+try:
+    registry.get("from_package")
+except registry.MethodError as error:
+    print(error)
+"""
+        assert message in python(code)
+
+
 def test_a_package_may_not_take_a_name_that_exists(tmp_path):
     install(tmp_path, "ties")
     code = f"""

@@ -7,9 +7,7 @@ import math
 import pytest
 import torch
 
-from merger.methods import registry
-from merger.types import ImmutableMap, ModelReference, TensorContext, WeightInfo
-from tests.methods.driver import Held, make_task, merge
+from tests.methods.driver import copied, merge, problems
 
 NAN, INF = math.nan, math.inf
 
@@ -40,23 +38,6 @@ def test_linear_works_in_float64_when_an_input_is_float64():
     assert merge("linear", [a, b], weight=[0.1, 0.2]).tolist() == [pytest.approx(1 + 2**-40 / 3, rel=1e-16)]
 
 
-def problems(method: str, parameters=None, **per_model):
-    found = registry.get(method)
-    count = len(next(iter(per_model.values()), [None]))
-    defaults = {d.name: d.default_value for d in found.parameters() if not d.required}
-    own = [
-        ImmutableMap(
-            {d.name: d.default_value for d in found.tensor_parameters() if not d.required}
-            | {name: values[model] for name, values in per_model.items()}
-        )
-        for model in range(count)
-    ]
-    models = tuple(ModelReference(name) for name in "abcdef"[:count])
-    return found.check(
-        TensorContext(WeightInfo("w"), (4,), ImmutableMap(defaults | (parameters or {})), tuple(own), models)
-    )
-
-
 def test_linear_refuses_weights_that_add_up_to_nothing():
     (problem,) = problems("linear", weight=[1.0, -1.0])
     assert problem.level == "error" and "1, -1 add up to 0" in problem.message
@@ -65,14 +46,6 @@ def test_linear_refuses_weights_that_add_up_to_nothing():
     assert problems("linear", {"normalize": False}, weight=[1.0, -1.0]) == []
     (problem,) = problems("linear", {"normalize": False}, weight=[0.0, 0.0])
     assert "every weight is 0" in problem.message
-
-
-def copied(method: str, models: int, parameters=None, *, base: bool = False, **per_model) -> int | None:
-    """Which input the planner may copy instead of merging, the base counted first."""
-    task = make_task(
-        registry.get(method), shape=(4,), models=models, base=base, parameters=parameters or {}, per_model=per_model
-    )
-    return task.place if isinstance(task, Held) else None
 
 
 def test_a_result_that_is_one_of_the_inputs_is_copied():

@@ -25,7 +25,7 @@ def test_a_function_of_columns_is_called_for_each_row():
 
 
 def test_measured_values_of_many_tensors_become_columns_of_the_same_structure():
-    first, second = stack([[Cut(5, 1 << 32), (1.0, None)], [Cut(7, 3, 0.5), (2, None)]])
+    first, second = stack([[Cut(5, 1 << 32), (1.0, None)], [Cut(7, 3, factor=0.5), (2, None)]])
     assert isinstance(first, Cut)
     assert first.threshold.tolist() == [[5], [7]] and first.ties.tolist() == [[1 << 32], [3]]
     assert first.threshold.dtype == torch.int64 and first.factor.dtype == torch.float64

@@ -4,49 +4,18 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
+from merger.ops.cutting import Trim, largest
 from merger.ops.noise import BlockNoise
-from merger.ops.select import largest
-from merger.ops.trim import Cut, keep_largest
-from merger.types import BLOCK_ELEMENTS, Block
-
-
-def blocks(deltas: list[Tensor], size: int):
-    """Fresh blocks of tensors whose base is zero."""
-    count = deltas[0].numel()
-    for start in range(0, count, size):
-        pieces = [delta[start : start + size].clone() for delta in deltas]
-        noise = BlockNoise(0, "w", range(len(deltas)), start, pieces[0].shape)
-        yield Block(pieces, torch.zeros_like(pieces[0]), noise)
-
-
-def measure(deltas: list[Tensor], densities: list[float], *, size: int = BLOCK_ELEMENTS, rescale: bool = False):
-    """The measured cuts, two blocks to a span, and how many passes they took."""
-    fold, passes = largest(densities, rescale=rescale), 0
-    while fold is not None:
-        states = []
-        for number, block in enumerate(blocks(deltas, size)):
-            if number % 2 == 0:
-                states.append(fold.start())
-            states[-1] = fold.add(states[-1], block)
-        state, passes = states[0], passes + 1
-        for following in states[1:]:
-            state = fold.join(state, following)
-        fold = fold.finish(state)
-        if isinstance(fold, list):
-            return fold, passes
-    return None, 0
-
-
-def trimmed(deltas: list[Tensor], densities: list[float], *, size: int = BLOCK_ELEMENTS, rescale: bool = False):
-    cuts, _ = measure(deltas, densities, size=size, rescale=rescale)
-    kept = [keep_largest(block.tensors, densities, cuts, block.noise) for block in blocks(deltas, size)]
-    return [torch.cat(pieces) for pieces in zip(*kept, strict=True)]
+from merger.ops.select import CountDigits, Group
+from merger.ops.trim import Cut
+from merger.types import BLOCK_ELEMENTS
+from tests.ops.selecting import measure, trimmed
 
 
 @given(
@@ -177,3 +146,21 @@ def test_float16_ones_of_which_half_are_dropped_become_twos():
     (result,) = trimmed([delta], [0.5], rescale=True)
     assert result.to(torch.float16).unique().tolist() == [0.0, 2.0]
     assert int((result != 0).sum()) == 80_000
+
+
+def test_a_magnitude_of_few_bits_is_known_after_one_pass_though_others_have_more():
+    """As among differences of bfloat16 numbers, most of which are bfloat16 numbers themselves."""
+    few, many = torch.full((600,), 2.0**-9), torch.full((400,), 2.0**-9 + 2.0**-31)
+    part = CountDigits(Trim(density=0.5))
+    state = part.add(part.start(), torch.cat([few, many]), _no_bits)
+    found = part.finish(state)
+    assert not isinstance(found, CountDigits) and found.groups == (
+        Group(int(np.float32(2.0**-9).view(np.int32)), rank=100, size=600),
+    )
+    among_the_rest = CountDigits(Trim(density=0.3))
+    state = among_the_rest.add(among_the_rest.start(), torch.cat([few, many]), _no_bits)
+    assert isinstance(among_the_rest.finish(state), CountDigits)
+
+
+def _no_bits() -> torch.Tensor:
+    raise AssertionError("counting needs no random numbers")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from merger.errors import RecipeError
-from merger.recipe import Recipe
+from merger.recipe import Recipe, load_series
 from merger.recipe.names import FIELD_PARAMETERS, KEYS
 from tests.recipe.field_vocabulary import VOCABULARY
 
@@ -54,3 +54,12 @@ def test_any_python_values(values: dict[str, object]) -> None:
                 if key not in ("models", "slices")
             }
         )
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(recipes | documents, min_size=1, max_size=3))
+def test_any_series(values: list[object]) -> None:
+    with contextlib.suppress(RecipeError):
+        found = load_series(yaml.safe_dump_all(values, explicit_start=True), VOCABULARY)
+        written = "---\n".join(recipe.to_yaml() for recipe in found)
+        assert load_series(written, VOCABULARY) == found

@@ -178,9 +178,10 @@ def test_wrong_values_are_refused_saying_what_is_expected(text: str, words: str)
         ("[{model: a}]", "needs a layer_range"),
         ("[{model: a, layer_range: [0]}]", "Expected two whole numbers"),
         ("[{model: a, layer_range: [0, 1.5]}]", "Expected two whole numbers"),
-        ("[{model: a, layer_range: [0, -1]}]", "layer_range [0, -1] holds no layers"),
+        ("[{model: a, layer_range: [0, -1]}]", "layer_range [0, -1] counts from the end, which is not done here"),
+        ("[{model: a, layer_range: [4, 3]}]", "layer_range [4, 3] holds no layers"),
         ("[{model: a, layer_range: [3, 3]}]", "layer_range [3, 3] holds no layers"),
-        ("[{model: a, layer_range: [-1, 3]}]", "layer_range [-1, 3] holds no layers"),
+        ("[{model: a, layer_range: [-1, 3]}]", "layer_range [-1, 3] counts from the end"),
         (
             "[{model: a, layer_range: [0, 3]}, {model: b, layer_range: [0, 4]}]",
             "The sources of a slice differ in their number of layers: a 3, b 4.",

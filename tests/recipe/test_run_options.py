@@ -31,9 +31,15 @@ def test_other_sizes_are_refused_with_an_example(written: str) -> None:
         parse_size(written)
 
 
-@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:1"])
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:1", "cuda:all"])
 def test_devices(device: str) -> None:
     assert RunOptions(device=device).device == device
+
+
+@pytest.mark.parametrize("device", ["", "gpu", "cuda:", "cuda:-1", "cuda:every", "cuda:0,1", "CUDA", "cuda:0\n"])
+def test_other_devices_are_refused_with_those_that_exist(device: str) -> None:
+    with pytest.raises(UserError, match=r"is not a device\. Use auto, cpu, cuda, cuda:0 or cuda:all"):
+        RunOptions(device=device)
 
 
 def test_all_wrong_options_are_reported_together() -> None:

@@ -89,3 +89,20 @@ def recipe(
     """
     chosen = list((models or EXPERTS).items())
     return merger.Recipe.build(method, chosen, base=base, parameters=parameters, dtype="float32", seed=seed)
+
+
+PAIR = {"code": {"weight": 0.7}, "law": {"weight": 0.4}}
+THREE = PAIR | {"math": {"weight": 0.9}}
+ON_THE_SPHERE = (
+    recipe("nuslerp", PAIR),
+    recipe("nuslerp", PAIR, base=None),
+    recipe("nuslerp", PAIR, nuslerp_flatten=False),
+    recipe("nuslerp", PAIR, nuslerp_flatten=False, nuslerp_row_wise=True),
+    recipe("multislerp", THREE),
+    recipe("multislerp", THREE, base=None, normalize_weights=False),
+    recipe("karcher", THREE, base=None),
+    recipe("karcher", {"code": {}, "law": {}, "math": {}}, base=None, max_iter=3),
+    recipe("model_stock", {"code": {}, "law": {}, "math": {}}),
+    recipe("model_stock", {"code": {}, "law": {}, "math": {}}, filter_wise=True),
+)
+"""Recipes whose coefficients follow from dot products."""

@@ -16,7 +16,8 @@ import torch
 import merger
 from merger.errors import UserError
 from merger.statistics.preview import preview_plan
-from tests.statistics.families import EXPERTS, SHAPES, Family, family_of, recipe
+from merger.statistics.sampling import take_sample
+from tests.statistics.families import EXPERTS, ON_THE_SPHERE, PAIR, SHAPES, Family, family_of, recipe
 
 
 def exact(family: Family, setting: merger.Recipe) -> merger.Preview:
@@ -79,6 +80,7 @@ def test_sign_agreement_counts_elements_that_two_models_change(family: Family) -
         recipe("dare_ties", density=0.5),
         recipe("della", density=0.5, epsilon=0.2),
         recipe("slerp", {"code": {}}, t=0.3),
+        *ON_THE_SPHERE,
         recipe("passthrough", {"code": {"scale": 1.5}}),
         recipe("linear", base=None),
     ],
@@ -104,6 +106,25 @@ def test_a_tensor_of_several_blocks_is_measured_whole(method: str) -> None:
     setting = recipe(method, {"code": {"weight": 1.0}, "law": {"weight": -0.5}}, density=0.3)
     line = row(exact(family, setting).tensors, tensor="w")
     assert line["merged_norm"] == pytest.approx(float((family.merged(setting)["w"] - base).double().norm()), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "share"),
+    [({}, 0.0), ({"nuslerp_flatten": False}, 0.25), ({"nuslerp_flatten": False, "nuslerp_row_wise": True}, 0.5)],
+    ids=["whole", "rows", "columns"],
+)
+def test_nearly_opposite_vectors_are_reported(parameters: dict[str, bool], share: float) -> None:
+    base = torch.zeros(4, 2)
+    first = torch.tensor([[0.0, 1.0], [0.0, 2.0], [0.0, -1.0], [4.0, 4.0]])
+    second = torch.tensor([[1.0, -1.0], [1.0, -2.0], [1.0, 1.0], [-4.0, -4.0]])
+    family = family_of({"base": {"w": base}, "code": {"w": first}, "law": {"w": second}})
+    for setting in (recipe("nuslerp", PAIR, **parameters), recipe("nuslerp", PAIR, base=None, **parameters)):
+        plan = family.plan(setting)
+        assert row(exact(family, setting).tensors, tensor="w")["opposite_share"] == share
+        assert take_sample(plan).evaluate(setting).tensors["opposite_share"].tolist() == [share]
+    opposite = family_of({"code": {"w": first}, "law": {"w": -first}})
+    setting = recipe("nuslerp", PAIR, base=None, **parameters)
+    assert row(exact(opposite, setting).tensors, tensor="w")["opposite_share"] == 1.0
 
 
 class Doubled(merger.Task[torch.Tensor]):
@@ -132,7 +153,7 @@ def test_tasks_of_other_kinds_are_run_whole(family: Family) -> None:
 
 
 def test_kept_share_is_the_density_also_where_a_model_changes_little(family: Family) -> None:
-    for method in ("ties", "dare_ties", "dare_linear", "della"):
+    for method in ("ties", "breadcrumbs", "dare_ties", "dare_linear", "della"):
         found = exact(family, recipe(method, density=0.3)).by_layer().models
         assert found["kept_share"].to_numpy() == pytest.approx(0.3, abs=0.02), method
 
@@ -163,6 +184,14 @@ def test_survival_is_the_share_of_weighted_change_with_the_elected_sign() -> Non
     # weighted changes (1, 2, 3, 0) and (-1.5, .5, 1.5, 0): the first element elects minus
     assert row(found.tensors, tensor="w")["surviving_share"] == pytest.approx(8.5 / 9.5)
     assert row(found.tensors, tensor="w")["sign_agreement"] == pytest.approx(2 / 3)
+
+
+def test_an_election_without_weights_is_told_as_such() -> None:
+    tuned = {"a": [-1.0, 9.0], "b": [0.6, 0.0], "c": [0.6, 0.0]}
+    models = {name: {"w": torch.tensor(values)} for name, values in tuned.items()}
+    found = exact(family_of({"base": {"w": torch.zeros(2)}, **models}), recipe("sce", {name: {} for name in tuned}))
+    survives, lost = 82 * 9 + 2 * 0.36 * 0.6, 82 * 1
+    assert row(found.tensors, tensor="w")["surviving_share"] == pytest.approx(survives / (survives + lost))
 
 
 @pytest.mark.parametrize("method", ["task_arithmetic", "dare_linear", "della_linear", "linear"])

@@ -15,7 +15,7 @@ from merger.methods.define import DecoratedMethod
 from merger.statistics.preview import preview_plan
 from merger.statistics.sampling import take_sample
 from merger.statistics.stripes import choose_stripes
-from tests.statistics.families import EXPERTS, Family, family_of, recipe
+from tests.statistics.families import EXPERTS, ON_THE_SPHERE, Family, family_of, recipe
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,10 @@ def combined(monkeypatch: pytest.MonkeyPatch, sample: merger.Sample, setting: me
     sample.evaluate(setting)
     (only,) = results
     return only.reshape(-1)
+
+
+def name_of(setting: merger.Recipe) -> str:
+    return setting.merge_method
 
 
 @pytest.mark.parametrize(
@@ -71,14 +75,22 @@ def test_sampled_elements_are_those_of_the_merge_bit_for_bit(
         recipe("ties", density=0.3),
         recipe("ties", density=0.3, rescale=True),
         recipe("ties", density=[0.2, 1.0]),
+        recipe("breadcrumbs", density=[0.2, 1.0], gamma=0.1),
+        recipe("breadcrumbs_ties", density=0.4, gamma=[0.0, 0.3], rescale=True),
+        recipe("sce"),
+        recipe("sce", select_topk=[0.3, 1.0]),
+        recipe("nearswap", {"code": {}}, t=[0.001, 0.05]),
+        recipe("ram", epsilon=[0.01, 0.2]),
+        recipe("ramplus_tl", epsilon=0.02),
         recipe("dare_ties", density=[0.2, 0.9], **{"lambda": [0.5, 1.5]}),
         recipe("della", density=0.4, epsilon=0.1),
         recipe("della_linear", density=[0.3, 0.8], epsilon=0.1),
         recipe("slerp", {"code": {}}, t=[0.1, 0.9]),
         recipe("slerp", {"code": {}}, t=1.0),
+        *ON_THE_SPHERE,
         recipe("passthrough", {"law": {"scale": 1.0}}),
     ],
-    ids=lambda setting: setting.merge_method,
+    ids=name_of,
 )
 def test_with_whole_tensors_a_sample_says_what_the_exact_preview_says(family: Family, setting: merger.Recipe) -> None:
     sample = take_sample(family.plan(setting), elements_per_tensor=1 << 20)
@@ -93,7 +105,7 @@ def test_with_whole_tensors_a_sample_says_what_the_exact_preview_says(family: Fa
                 assert left[column].equals(right[column]), column
 
 
-@pytest.mark.parametrize("method", ["linear", "ties", "dare_ties", "della", "della_linear"])
+@pytest.mark.parametrize("method", ["linear", "ties", "breadcrumbs_ties", "dare_ties", "della", "della_linear"])
 def test_tensors_side_by_side_give_what_each_gives_alone(family: Family, method: str) -> None:
     setting = recipe(method, density=[0.3, 0.9], **{"lambda": [0.5, 1.0]})
     together = take_sample(family.plan(setting), elements_per_tensor=1024).evaluate(setting)
@@ -105,6 +117,42 @@ def test_tensors_side_by_side_give_what_each_gives_alone(family: Family, method:
         own = recipe(method, density=0.3 + 0.6 * depth, **{"lambda": 0.5 + 0.5 * depth})
         single = take_sample(alone.plan(own), elements_per_tensor=1024).evaluate(own)
         assert together.totals.sums[place] == pytest.approx(single.totals.sums[0], rel=1e-12), name
+
+
+@pytest.mark.parametrize("setting", ON_THE_SPHERE, ids=name_of)
+def test_tensors_on_the_sphere_side_by_side_give_what_each_gives_alone(family: Family, setting: merger.Recipe) -> None:
+    def weighted(weight: Any) -> merger.Recipe:
+        weights = {} if setting.merge_method == "model_stock" else {"weight": weight}
+        first, *others = (entry.model.path for entry in setting.models)
+        base = setting.base_model.path if setting.base_model else None
+        models = {first: weights, **{model: {"weight": 0.5} if weights else {} for model in others}}
+        return recipe(setting.merge_method, models, base=base, **setting.parameters)
+
+    graded = weighted([0.2, 0.9])
+    together = take_sample(family.plan(graded), elements_per_tensor=1024).evaluate(graded)
+    for name in family.models["base"]:
+        alone = family_of({model: {name: tensors[name]} for model, tensors in family.models.items()})
+        place = [part.name for part in together.parts].index(name)
+        own = weighted(0.9 if name.startswith("layers.1") else 0.2)
+        single = take_sample(alone.plan(own), elements_per_tensor=1024).evaluate(own)
+        assert together.totals.sums[place] == pytest.approx(single.totals.sums[0], rel=1e-12, nan_ok=True), name
+
+
+@pytest.mark.parametrize("setting", [recipe("slerp", {"code": {}}, t=0.3), *ON_THE_SPHERE], ids=name_of)
+def test_angles_are_estimated_from_the_sample(setting: merger.Recipe) -> None:
+    generator = torch.Generator().manual_seed(1)
+    base, common = torch.randn(2, 700, 96, generator=generator)
+    changes = {name: common + torch.randn(base.shape, generator=generator) for name in EXPERTS}
+    plan = family_of({"base": {"w": base}} | {name: {"w": base + 0.1 * d} for name, d in changes.items()}).plan(setting)
+    sample = take_sample(plan, elements_per_tensor=1 << 13, seed=4)
+    (found,), (exact,) = (
+        preview.tensors["merged_norm"].to_numpy()
+        for preview in (sample.evaluate(setting), preview_plan(plan, exact=True))
+    )
+    if setting.parameters.get("nuslerp_row_wise"):
+        assert np.isnan(found) and sample.evaluate(setting).exact_only == ("w",)
+    else:
+        assert found == pytest.approx(exact, rel=0.03)
 
 
 def test_evaluating_reads_nothing(family: Family) -> None:
