@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import NoReturn
@@ -31,6 +32,13 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
+def start_lightly() -> None:
+    """Spare what only costs time here: collecting garbage while modules load, and threads of numpy that wait busily."""
+    gc.set_threshold(100_000, 20, 20)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
 if __name__ == "__main__":
+    start_lightly()
     open_missing_streams()
     leave(main())

@@ -22,7 +22,7 @@ from merger.ops.noise import HashKeys
 from merger.reading import LoadTensor, Range, Runtime, row_length
 from merger.types import DTYPES, Fold
 
-PIECE_ELEMENTS = 1 << 16
+PIECE_ELEMENTS = 1 << 17
 """Elements of every input that a kernel is given at once, where rows need not stay together: they fit in the cache."""
 
 Bits = NDArray[Any]
