@@ -25,6 +25,9 @@ from merger.types import DTYPES, Fold
 PIECE_ELEMENTS = 1 << 17
 """Elements of every input that a kernel is given at once, where rows need not stay together: they fit in the cache."""
 
+MOST_ELEMENTS = 1 << 32
+"""Of a tensor: beyond, the hash begins anew and counts may overflow."""
+
 Bits = NDArray[Any]
 
 
@@ -97,8 +100,7 @@ class StoredInputs:
 def is_fusable(merge: BlockMerge, runtime: Runtime) -> bool:
     """Whether kernels are wanted and can read this tensor's inputs."""
     loads = merge.gather.loads
-    # Pieces of rows lie anywhere, and none may cross a multiple of 2^32, where the hash begins anew.
-    if row_length(merge.method.split(merge.context()), merge.shape) > 1 and prod(merge.shape) > 1 << 32:
+    if prod(merge.shape) > MOST_ELEMENTS:
         return False
     base_first = merge.base_model is None or merge.gather.models[0] == merge.base_model
     return (

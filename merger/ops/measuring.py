@@ -85,13 +85,12 @@ class _Digits:
             if part:
                 prefixes = part.prefixes if part.size else (counting.FIRST_PASS,)
                 self._prefixes[model, : len(prefixes)] = prefixes
-        self._counts = np.zeros((len(self._parts), sought, DIGITS), np.int64)
-        self._more = np.zeros_like(self._counts)
+        self._counts = np.zeros((len(self._parts), sought, DIGITS), np.int32)
 
     def add(self, stored: Stored) -> None:
         from merger.ops.kernels import counting
 
-        counting.count_changes(stored, self._prefixes, self._counts, self._more)
+        counting.count_changes(stored, self._prefixes, self._counts)
 
     def end_block(self) -> None:
         """Nothing: whole numbers may be added in any order."""
@@ -100,11 +99,11 @@ class _Digits:
         return [self._counted(model, part) if part else None for model, part in enumerate(self._parts)]
 
     def _counted(self, model: int, part: CountDigits) -> Counts:
-        shift = part.shift if part.size else 32 - DIGIT_BITS
-        prefixes = list(enumerate(part.prefixes))
-        return Counts(
-            {prefix: torch.from_numpy(self._counts[model, place]) for place, prefix in prefixes},
-            {prefix: torch.from_numpy(self._more[model, place]) for place, prefix in prefixes},
-            shift,
-            INFINITY_BITS[torch.float32] >> shift,
-        )
+        if part.size:
+            counted = zip(part.prefixes, self._counts[model], strict=False)
+            found = {prefix: torch.from_numpy(counts.astype(np.int64)) for prefix, counts in counted}
+            return Counts(found, shift=part.shift)
+        ending, going_on = self._counts[model, 0].reshape(-1, 2).astype(np.int64).T
+        digits, more = torch.from_numpy(ending + going_on), torch.from_numpy(going_on.copy())
+        shift = 32 - DIGIT_BITS
+        return Counts({0: digits}, {0: more}, shift, INFINITY_BITS[torch.float32] >> shift)
