@@ -158,12 +158,16 @@ class ChangedBase:
     def _chances(self, stored: Stored, row: int) -> NDArray[np.float32]:
         from merger.ops.kernels import ranking
 
-        by_rank = np.array([rule.kind == "DROP_BY_CHANCE" for rule in self.rules])
-        chances = np.empty((len(by_rank), stored.shape[1] if by_rank.any() else 0), np.float32)
-        if by_rank.any():
-            lines = [line_of(rule.density, rule.epsilon, float(row)) for rule in self.rules]
-            ranking.chances_by_rank(stored, row, np.array(lines, np.float32), by_rank, chances)
+        by_rank = [rule.kind == "DROP_BY_CHANCE" for rule in self.rules]
+        if not any(by_rank):
+            return _NO_CHANCES
+        chances = np.empty((len(by_rank), stored.shape[1]), np.float32)
+        lines = [line_of(rule.density, rule.epsilon, float(row)) for rule in self.rules]
+        ranking.chances_by_rank(stored, row, np.array(lines, np.float32), np.array(by_rank), chances)
         return chances
+
+
+_NO_CHANCES = np.empty((0, 0), np.float32)
 
 
 def _changed_base(mixed: Any, factor: Any) -> ChangedBase | None:

@@ -95,5 +95,5 @@ class CountOverlaps:
         return [(a + c, b + d) for (a, b), (c, d) in zip(left, right, strict=True)]
 
     def finish(self, state: list[tuple[int, int]]) -> list[float]:
-        """Per model, how many changes it shares for each that it makes alone."""
-        return [shared / max(alone, self.epsilon) if shared else 0.0 for shared, alone in state]
+        """Per model, how many changes it shares for each that it makes alone; without any, what enlarges nothing."""
+        return [shared / (max(alone, self.epsilon) or 1.0) for shared, alone in state]

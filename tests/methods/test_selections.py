@@ -348,9 +348,10 @@ def test_ram_plus_of_models_that_share_nothing_is_ram():
     assert merge("ramplus_tl", tuned, torch.zeros(3)).tolist() == [2.0, -3.0, 0.0]
 
 
-def test_ram_plus_of_models_without_own_changes_is_the_mean():
+@pytest.mark.parametrize("epsilon", [0.0, 1e-5])
+def test_ram_plus_of_models_without_own_changes_is_the_mean(epsilon):
     tuned = [vector(2.0, 4.0), vector(4.0, -4.0)]
-    assert merge("ramplus_tl", tuned, torch.zeros(2)).tolist() == [3.0, 0.0]
+    assert merge("ramplus_tl", tuned, torch.zeros(2), parameters={"epsilon": epsilon}).tolist() == [3.0, 0.0]
 
 
 def test_the_fence_of_no_elements_is_nowhere():
