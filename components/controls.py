@@ -7,7 +7,7 @@ visibility.  What does not fit into the pool is said and can be set in the recip
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +108,7 @@ def shown(draft: Draft, facts: MethodFacts) -> list[Any]:
     """Updates for `Pool.outputs`."""
     full, names = draft.settings(facts), draft.names
     per_model, numbers, switches = slots(facts)
-    mixed = draft.experts if facts.base != "reads_first" else tuple(range(len(draft.models)))
+    mixed = draft.mixed(facts)
     has_rows = bool(per_model)
     cards = [
         gr.Column(visible=True, elem_classes=["model-sliders", f"colour-{draft.colour(place)}"])
@@ -117,7 +117,9 @@ def shown(draft: Draft, facts: MethodFacts) -> list[Any]:
         for place in range(MAX_MODELS)
     ]
     sliders = [
-        _set_slider(per_model, slot, full.per_model, place, names) if place in mixed else gr.Slider(visible=False)
+        _set_slider(per_model, slot, full.per_model, place, names, place == mixed[0])
+        if place in mixed
+        else gr.Slider(visible=False)
         for place in range(MAX_MODELS)
         for slot in range(PER_MODEL)
     ]
@@ -163,23 +165,36 @@ def span(parameter: ConfigParameterDef, value: Value) -> tuple[float, float]:
     high = parameter.maximum
     if high is None:
         start = default(parameter)
-        high = 2.0 if start <= 1 else 2.0 * start
+        high = 100 * start if 0 < start < 0.01 else 2.0 if start <= 1 else 2.0 * start
     return min(low, float(value)), max(high, float(value))
 
 
+def carries(methods: Mapping[str, MethodFacts], old: str, new: str, name: str) -> bool:
+    """Whether what was set for a method means the same to another: some share a name, but neither meaning nor size."""
+    usual = {
+        method: span(parameter, default(parameter))
+        for method, facts in methods.items()
+        for parameter in (*facts.tensor_parameters, *facts.parameters)
+        if parameter.name == name
+    }
+    alike = {usual[old], usual[new]} if {old, new} <= usual.keys() else set(usual.values())
+    return len(alike) <= 1
+
+
 def _set_slider(
-    parameters: list[ConfigParameterDef], slot: int, values: Any, place: int, names: Sequence[str]
+    parameters: list[ConfigParameterDef], slot: int, values: Any, place: int, names: Sequence[str], is_first: bool
 ) -> gr.Slider:
     if slot >= len(parameters):
         return gr.Slider(visible=False)
     parameter = parameters[slot]
+    info = parameter.help if is_first else ""
     label = f"{text.short(names[place], 40)} · {text.parameter_label(parameter.name)}"
-    return _ranged(parameter, values[parameter.name][place], label, None)
+    return _ranged(parameter, values[parameter.name][place], label, info)
 
 
 def _ranged(parameter: ConfigParameterDef, value: Value, label: str, info: str | None) -> gr.Slider:
     low, high = span(parameter, value)
-    step = 1 if parameter.type is int else 0.01 if high - low > 0.02 else (high - low) / 100
+    step = 1 if parameter.type is int else 0.01 if high - low >= 1 else (high - low) / 100
     return gr.Slider(minimum=low, maximum=high, step=step, value=float(value), label=label, info=info, visible=True)
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 Value = bool | int | float
 MAX_MODELS = 8
 START_DENSITY = 0.5
+START_DISTANCE = 0.001
+"""Values of models differ by about this much: where a distance between them starts that has no bounds."""
 _TURNING = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)])
 """Characters that turn the direction of writing, also of the words after a name."""
 
@@ -118,6 +120,14 @@ class Draft:
             parameters={name: value for name, value in self.parameters.items() if name not in common},
         )
 
+    def mixed(self, facts: MethodFacts) -> tuple[int, ...]:
+        """Places of the models that the method mixes."""
+        return tuple(range(len(self.models))) if facts.base == "reads_first" else self.experts
+
+    def fits(self, facts: MethodFacts) -> bool:
+        """Whether the method takes that many models."""
+        return facts.min_models <= len(self.mixed(facts)) <= (facts.max_models or MAX_MODELS)
+
     def to_recipe(self, facts: MethodFacts) -> Recipe:
         """The recipe this draft means.
 
@@ -127,12 +137,14 @@ class Draft:
         """
         if self.models and not self.experts:
             raise UserError(text.ONLY_BASE, hint=text.ONLY_BASE_HINT)
+        if self.models and not self.fits(facts) and (facts.base != "required" or self.base is not None):
+            told, remedy = text.wrong_count(facts, len(self.mixed(facts)), self.base is not None)
+            raise UserError(told, hint=remedy)
         full = self.settings(facts)
         base = None if self.base is None else self.models[self.base]
-        listed = [place for place in range(len(self.models)) if place != self.base or facts.base == "reads_first"]
         models = [
             (self.models[place], _said((p, full.per_model[p.name][place]) for p in facts.tensor_parameters))
-            for place in listed
+            for place in self.mixed(facts)
         ]
         parameters = _said((p, full.parameters[p.name]) for p in facts.parameters)
         return Recipe.build(self.method, models, base=base, parameters=parameters, dtype=self.dtype)
@@ -178,7 +190,10 @@ def start(parameter: ConfigParameterDef) -> Value:
 
 
 def default(parameter: ConfigParameterDef) -> Value:
-    """What a recipe means that does not set it: the method's default, the middle of closed bounds, or one."""
+    """What a recipe means that does not set it: the method's default, the middle of closed bounds, or one.
+
+    A ``t`` without an end is a distance between values, where one would be everything.
+    """
     if parameter.default_value is not None:
         value: Value = parameter.default_value
         return value
@@ -186,7 +201,7 @@ def default(parameter: ConfigParameterDef) -> Value:
         return False
     if parameter.minimum is not None and parameter.maximum is not None:
         return (parameter.minimum + parameter.maximum) / 2
-    return 1
+    return START_DISTANCE if parameter.name == "t" else 1
 
 
 def _said(settings: Iterable[tuple[ConfigParameterDef, Value]]) -> dict[str, Value]:

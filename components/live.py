@@ -20,7 +20,7 @@ import merger
 from components import access, text
 from components.demo_skills import DemoSkills
 from components.draft import Draft
-from components.numbers import ORIGIN, Numbers, Shape
+from components.numbers import ORIGIN, Numbers, Shape, has_unknown
 from components.recipes import recipe_of
 
 if TYPE_CHECKING:
@@ -104,11 +104,13 @@ class WhatIf:
             samples: of the draft's models.
             chosen: place of the model whose change the map shows among ``samples.shape.models``; None for
                 the merge.
-            full: whether to use the full sample.
+            full: whether to use the full sample; for methods that need whole tensors it is used anyway.
         """
         recipe = self.recipe(draft)
         with self._lane:
             arrays = (samples.full if full else samples.live).evaluate_arrays(recipe)
+            if not full and has_unknown(arrays):
+                arrays = samples.full.evaluate_arrays(recipe)
             numbers = Numbers.of(arrays, samples.shape, chosen)
             if samples.shape.skills.views:
                 numbers = replace(numbers, accuracy=self.skills.of(recipe), best=self.skills.best)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -51,7 +52,7 @@ def build(methods: Mapping[str, MethodFacts]) -> MixPanel:
     lead = gr.HTML(elem_id="mix-lead", elem_classes=["section-head"])
     with gr.Row(elem_id="mix-layout", equal_height=False):
         with gr.Column(elem_id="mix-controls", scale=0, min_width=300):
-            choices = [(text.method_label(facts), name) for name, facts in methods.items()]
+            choices = text.method_choices(methods)
             method = gr.Dropdown(choices, label=text.METHOD, elem_id="method", interactive=True, filterable=False)
             about = gr.HTML(elem_id="method-about", apply_default_css=False)
             pinned = gr.HTML(elem_id="pinned", visible=False)
@@ -165,8 +166,12 @@ class Mixer:
 
     def choose_method(self, draft: Draft, method: str) -> Draft:
         """Another method; settings that were changed stay under their name, others take its defaults."""
-        old = self.what_if.methods[draft.method]
-        return replace(draft.without_defaults(old), method=method, pinned=None).settings(self.what_if.methods[method])
+        methods, left = self.what_if.methods, draft.without_defaults(self.what_if.methods[draft.method])
+        carries = partial(controls.carries, methods, draft.method, method)
+        per_model = {name: values for name, values in left.per_model.items() if carries(name)}
+        parameters = {name: value for name, value in left.parameters.items() if carries(name)}
+        changed = replace(left, method=method, pinned=None, per_model=per_model, parameters=parameters)
+        return changed.settings(methods[method])
 
     def apply(self, draft: Draft, yaml: str) -> Draft:
         """The draft that a recipe in YAML says.
@@ -214,11 +219,11 @@ def redrawing(panel: MixPanel, mixer: Mixer, memory: Memory) -> Callable[[Depend
 def about(draft: Draft, facts: MethodFacts) -> str:
     """One sentence on the method, and what it makes of the base."""
     note = ""
-    if facts.base == "none" and draft.base is not None:
-        note = text.BASE_UNUSED.format(name=draft.names[draft.base])
-    elif facts.base == "required" and draft.base is None:
+    if facts.base == "required" and draft.base is None:
         note = text.BASE_NEEDED
-    elif facts.max_models is not None and len(draft.experts) > facts.max_models:
-        note = text.models_wanted(facts.max_models, facts.base == "required")
+    elif draft.models and not draft.fits(facts):
+        note = " ".join(text.wrong_count(facts, len(draft.mixed(facts)), draft.base is not None))
+    elif facts.base == "none" and draft.base is not None:
+        note = text.BASE_UNUSED.format(name=draft.names[draft.base])
     extra = f"<p class='hint'>{html.escape(note)}</p>" if note else ""
     return f"<p class='about'>{html.escape(facts.summary)}</p>{extra}"

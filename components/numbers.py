@@ -97,6 +97,7 @@ class Numbers:
         total_agreement, total_surviving, total_kept: over the whole model.
         accuracy: ``[views]`` of the merged demo model.
         best: ``[views]`` of the best merge found by trying, or None while it is searched for.
+        is_complete: whether the merge of every tensor could be told from the sample.
     """
 
     change: Floats
@@ -110,6 +111,7 @@ class Numbers:
     total_kept: float
     accuracy: Floats | None = None
     best: Floats | None = None
+    is_complete: bool = True
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any], shape: Shape, chosen: int | None = None) -> Numbers:
@@ -121,10 +123,12 @@ class Numbers:
             chosen: the model whose change the map shows; None for the merged model's.
         """
         overall, shown = arrays["overall"], -1 if chosen is None else chosen
+        is_complete = chosen is not None or not has_unknown(arrays)
+        is_known = is_complete and np.isfinite(arrays["relative_delta"][shown]).any()
         kept, change = overall["kept_share"], arrays["relative_delta"][shown][list(shape.rows)]
         return cls(
             change=change,
-            total_change=float(overall["relative_delta"][shown]) if np.isfinite(change).any() else float("nan"),
+            total_change=float(overall["relative_delta"][shown]) if is_known else float("nan"),
             agreement=arrays["sign_agreement"],
             surviving=arrays["surviving_share"],
             kept=arrays["kept_share"],
@@ -132,7 +136,14 @@ class Numbers:
             total_agreement=float(overall["sign_agreement"]),
             total_surviving=float(overall["surviving_share"]),
             total_kept=float(np.nanmean(kept)) if np.isfinite(kept).any() else float("nan"),
+            is_complete=is_complete,
         )
+
+
+def has_unknown(arrays: Mapping[str, Any]) -> bool:
+    """Whether the merge of some tensors cannot be told from the sample that gave the arrays."""
+    *models, merged = arrays["relative_delta"]
+    return bool((np.isnan(merged) & np.isfinite(models).any(0)).any())
 
 
 def _change_limit(changes: Floats) -> float:

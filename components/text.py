@@ -38,6 +38,11 @@ FIGURE_AGREEMENT = "Do the models agree?"
 FIGURE_KEPT = "How much of each change is kept"
 FIGURE_COSINE = "How alike the changes are"
 
+NEEDS_WHOLE = (
+    "This method needs whole tensors, and some are too large to hold: only the smaller ones are shown. "
+    "The merge itself is not affected."
+)
+
 HOVER_CHANGE = "%{customdata}, %{y}<br>moves by %{z:.2%} of its size<extra></extra>"
 HOVER_AGREE = "%{customdata}: %{y:.0%} of the contested values<br>are pulled the same way<extra></extra>"
 HOVER_CONFLICT = "%{customdata}: %{y:.0%} of the contested values<br>are pulled in opposite ways<extra></extra>"
@@ -89,6 +94,8 @@ def skill_sentence(shape: Shape, numbers: Numbers) -> str:
 
 
 def change_sentence(shape: Shape, numbers: Numbers) -> str:
+    if not numbers.is_complete:
+        return NEEDS_WHOLE
     if not np.isfinite(numbers.change).any():
         return f"The change cannot be measured: values become too large, or {shape.origin} holds only zeros."
     if numbers.total_change < 0.00005:
@@ -119,7 +126,7 @@ def kept_sentence(shape: Shape, numbers: Numbers) -> str:
     if not np.isfinite(numbers.total_kept):
         return "No model's change takes part in this merge, so there is nothing to keep."
     if numbers.total_kept > 0.995:
-        return "Every change is kept whole. Methods with a density, such as TIES, can drop part of it."
+        return "No change is thinned out before it is mixed. Methods with a density, such as TIES, can do so."
     return f"{percent(numbers.total_kept)} of all changes stay; the rest is set back to {shape.origin}."
 
 
@@ -236,10 +243,21 @@ def lead(names: Sequence[str]) -> str:
     return f"Drag {listed}: the figures show what the merge would be. Nothing is written until you start it in step 3."
 
 
-def models_wanted(count: int, has_base: bool) -> str:
-    """What to do when a method takes fewer models than there are."""
-    models = "one model" if count == 1 else f"{count} models"
-    return f"This method takes {models}{' besides the base' if has_base else ''}. Remove the others in step 1."
+def models_of(facts: MethodFacts) -> str:
+    """How many models a method takes, the base not counted."""
+    low, high = facts.min_models, facts.max_models
+    number = low if high is None else high
+    word = "at least" if high is None else "exactly" if low == high else "at most"
+    return f"{word} {number} model{'' if number == 1 else 's'}"
+
+
+def wrong_count(facts: MethodFacts, count: int, has_base: bool) -> tuple[str, str]:
+    """A method and a number of models that do not go together, and what to do about it."""
+    beside = " besides the base" if has_base and facts.base in ("required", "optional") else ""
+    told = f"{facts.pretty_name} merges {models_of(facts)}{beside}; there {'is' if count == 1 else 'are'} {count}."
+    missing = facts.min_models - count
+    step = f"Add {missing}" if missing > 0 else f"Remove {count - (facts.max_models or count)}"
+    return told, f"{step} in step 1, or choose another method."
 
 
 CANNOT_DRAW = "These settings cannot be shown."
@@ -251,11 +269,25 @@ PARAMETER_LABELS = {
     "lambda": "Lambda",
     "epsilon": "Epsilon",
     "gamma": "Gamma",
-    "t": "Position between the two (t)",
+    "t": "How far (t)",
     "scale": "Scale",
     "normalize": "Normalize weights",
     "rescale": "Rescale what is kept",
     "int8_mask": "8-bit mask",
+    "alpha": "Overlap limit (alpha)",
+    "common_space_fraction": "Directions in common",
+    "eps": "Smallest norm (eps)",
+    "filter_wise": "Row by row",
+    "k": "Models that must need it (k)",
+    "lambda_t": "Strictness (lambda_t)",
+    "max_iter": "Most steps",
+    "normalize_weights": "Normalize weights",
+    "nuslerp_flatten": "Whole tensor as one vector",
+    "nuslerp_row_wise": "Vectors along dimension 0",
+    "r": "Enlargement (r)",
+    "rank_fraction": "Directions to keep",
+    "select_topk": "Elements to keep (top k)",
+    "tol": "Tolerance",
 }
 
 
@@ -264,9 +296,28 @@ def parameter_label(name: str) -> str:
     return PARAMETER_LABELS.get(name, name.replace("_", " ").capitalize())
 
 
+METHOD_ORDER = (
+    *("task_arithmetic", "ties", "dare_ties", "dare_linear", "della", "della_linear"),
+    *("breadcrumbs", "breadcrumbs_ties", "sce", "consensus_ta", "pcb", "ram", "ramplus_tl"),
+    *("tsv_m", "iso_c", "iso_cts"),
+    *("linear", "model_stock", "karcher", "multislerp", "nuslerp", "slerp", "nearswap", "arcee_fusion", "passthrough"),
+)
+"""The usual ones first, each beside its kin: changes added up, matrices, then averages, and few models at the end."""
+
+
+def method_choices(methods: Mapping[str, MethodFacts]) -> list[tuple[str, str]]:
+    """Labels and names for the list of methods; plugins come last."""
+    known = {name: place for place, name in enumerate(METHOD_ORDER)}
+    ordered = sorted(methods, key=lambda name: (known.get(name, len(known)), methods[name].pretty_name.lower()))
+    return [(method_label(methods[name]), name) for name in ordered]
+
+
 def method_label(facts: MethodFacts) -> str:
-    """A method's name in the list."""
-    return facts.pretty_name
+    """A method's name in the list, with the number of models where it is limited."""
+    if facts.max_models is None:
+        return facts.pretty_name
+    models = "1 model" if facts.max_models == 1 else f"{facts.max_models} models"
+    return f"{facts.pretty_name} ({'base and ' if facts.base == 'required' else ''}{models})"
 
 
 def not_shown(names: Sequence[str]) -> str:

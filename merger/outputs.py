@@ -72,16 +72,16 @@ class Findings:
     def problems(self) -> list[Problem]:
         """Everything, errors first."""
         grouped = [
-            Problem(f"{message}{_also(names)}", names[0], hint, level)
+            Problem(_with_others(message, names), names[0], hint, level)
             for (level, message, hint), names in self._kinds.items()
         ]
         order = {"error": 0, "warning": 1, "note": 2}
         return sorted(dict.fromkeys([*self._single, *grouped]), key=lambda problem: order[problem.level])
 
 
-def _also(names: Sequence[str]) -> str:
+def _with_others(message: str, names: Sequence[str]) -> str:
+    """The message, with the other tensors that it holds for in brackets before its full stop."""
     if len(names) == 1:
-        return ""
-    if len(names) < SUMMARY_FROM:
-        return f" (also {', '.join(names[1:])})"
-    return f" (and {len(names) - 1} more tensors)"
+        return message
+    also = f"also {', '.join(names[1:])}" if len(names) < SUMMARY_FROM else f"and {len(names) - 1} more tensors"
+    return f"{message.removesuffix('.')} ({also})."

@@ -102,7 +102,7 @@ class _Models:
     @classmethod
     def of(cls, models: Sequence[StateDict] | Mapping[str, StateDict], base: StateDict | str | None) -> _Models:
         if isinstance(models, Mapping):
-            listed = {str(name): model for name, model in models.items()}
+            listed = _by_text(models)
         else:
             listed = {f"model {number}": model for number, model in enumerate(models, 1)}
         if isinstance(base, str) and base not in listed:
@@ -155,6 +155,18 @@ class _Models:
             name: tensor.device for model in reversed(list(self.every.values())) for name, tensor in model.items()
         }
         return {name: tensor.to(devices[name]) if name in devices else tensor for name, tensor in merged.items()}
+
+
+def _by_text(models: Mapping[Any, StateDict]) -> dict[str, StateDict]:
+    """The models by their names as text.
+
+    Raises:
+        UserError: two names are the same text, such as 1 and '1'.
+    """
+    listed = {str(name): model for name, model in models.items()}
+    if len(listed) < len(models):
+        raise UserError("two models have names that are the same text.", where="models", hint="Name them apart.")
+    return listed
 
 
 def _place(tensor: object) -> object:

@@ -7,6 +7,7 @@ tensors' bytes without holes.  See https://github.com/huggingface/safetensors#fo
 from __future__ import annotations
 
 import json
+import string
 import sys
 from collections import Counter
 from typing import Any, NoReturn, TypeGuard
@@ -26,6 +27,7 @@ _OTHER_FORMATS = (
     (b"GGUF", "a GGUF file", "Use the model's safetensors files instead."),
     (b"<", "a web page", "Download the file again, signed in if the model needs it."),
 )
+_TEXT = string.printable.encode()
 
 
 def header_length(prefix: bytes, file_size: int, where: str) -> int:
@@ -47,6 +49,10 @@ def header_length(prefix: bytes, file_size: int, where: str) -> int:
     for magic, kind, hint in _OTHER_FORMATS:
         if prefix.startswith(magic):
             raise CheckpointError(f"this is {kind}.", where=where, hint=hint)
+    if all(byte in _TEXT for byte in prefix):
+        raise CheckpointError(
+            "this is a text file.", where=where, hint="Give a model's folder or its safetensors file."
+        )
     if LENGTH_BYTES + length > file_size:
         _refuse(where, f"the header claims {length} bytes, but the whole file has only {file_size}.")
     _refuse(where, f"the header claims {length} bytes, more than the {MAX_HEADER_BYTES} that are allowed.")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -112,6 +112,24 @@ def check_free(target: Path, *, overwrite: bool) -> None:
             "the output folder is not empty.",
             where=str(target),
             hint="Choose another, or allow its replacement with --overwrite.",
+        )
+
+
+def check_unfinished(target: Path, files: Sequence[str]) -> None:
+    """Refuse to resume where a result stands and nothing of an interrupted merge.
+
+    Args:
+        target: a resolved path.
+        files: the weight files of the output.
+
+    Raises:
+        OutputError: it is so.
+    """
+    if not partial_folder(target).exists() and files and all((target / name).is_file() for name in files):
+        raise OutputError(
+            "there is nothing to resume: the output folder holds a finished result.",
+            where=str(target),
+            hint="Use it, or merge anew with --overwrite.",
         )
 
 

@@ -18,6 +18,7 @@ from merger.checkpoints.outputs import OutputShards
 from merger.checkpoints.target import (
     check_free,
     check_target,
+    check_unfinished,
     claim,
     output_errors,
     partial_folder,
@@ -90,6 +91,8 @@ class OutputFolder:
         with output_errors(place):
             check_target(place, inputs)
             repair(place)
+            if resume and not overwrite:
+                check_unfinished(place, [layout.file for layout in layouts])
             check_free(place, overwrite=overwrite)
             folder = cls(place, layouts, claim(place), overwrite)
             try:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from merger.cli.command import UsageError
+from merger.cli.command import SETTINGS, UsageError
 from merger.cli.report import counted
 from merger.errors import RecipeError, did_you_mean
 from merger.methods import registry
@@ -43,8 +43,9 @@ class Request:
 def build_recipe(method: MethodFacts, request: Request) -> Recipe:
     """The recipe of one merge.
 
-    Weights are divided by their sum (equal when none are given).  A method of two models takes
-    the first as its base, so that ``t = 0`` is the first and ``t = 1`` the second.
+    Weights are divided by their sum (equal when none are given), except those of methods whose own
+    default says what a weight is. A method of two models takes the first as its base, so that
+    ``t = 0`` is the first and ``t = 1`` the second.
 
     Raises:
         UsageError: an option does not fit the method or the number of models.
@@ -56,15 +57,16 @@ def build_recipe(method: MethodFacts, request: Request) -> Recipe:
     _check_count(method, count, base)
     globals_, per_model = ({p.name: p for p in defs} for defs in (method.parameters, method.tensor_parameters))
     settings = {**DEFAULTS.get(method.name, {}), **request.settings}
-    if "weight" in per_model:
+    if "weight" in per_model and per_model["weight"].required:
         weights = _weights(per_model["weight"], settings.get("weight", ["1"]), count)
         settings["weight"] = [repr(weight) for weight in weights]
+    _check_required(method, settings)
     values: dict[str, list[Value]] = {}
     for name, written in settings.items():
         if name in per_model:
             values[name] = _per_model(per_model[name], written, count)
         elif name not in globals_:
-            raise _useless(f"--{name}", method, _methods_with(name))
+            raise _useless(_option(name), method, _methods_with(name))
     columns: list[dict[str, Setting]] = [{} for _ in range(first)]
     columns += [{name: column[index] for name, column in values.items()} for index in range(count)]
     return Recipe(
@@ -111,11 +113,23 @@ def _check_count(method: MethodFacts, count: int, base: ModelReference | None) -
         raise UsageError(f"{method.name} takes at most {counted(most, 'model')}{besides}; {count} given.", hint=hint)
 
 
+def _check_required(method: MethodFacts, settings: Mapping[str, Sequence[str]]) -> None:
+    for definition in (*method.tensor_parameters, *method.parameters):
+        if definition.required and definition.name not in settings:
+            raise UsageError(f"{method.name} needs {_option(definition.name)}.", hint=definition.help)
+
+
+def _option(name: str) -> str:
+    """How a parameter is given on the command line."""
+    return f"--{name}" if name in SETTINGS else f"--set {name}"
+
+
 def _useless(option: str, method: MethodFacts, users: Sequence[str]) -> UsageError:
     if users:
         return UsageError(f"{method.name} has no use for {option}.", hint=f"Methods that have: {', '.join(users)}.")
     known = [p.name for p in (*method.parameters, *method.tensor_parameters)]
-    return UsageError(f"No merge method has a parameter {option.lstrip('-')}.", hint=did_you_mean(option[2:], known))
+    name = option.rsplit(maxsplit=1)[-1].lstrip("-")
+    return UsageError(f"No merge method has a parameter {name}.", hint=did_you_mean(name, known))
 
 
 def _methods_with(name: str) -> list[str]:
@@ -146,7 +160,7 @@ def _broadcast(name: str, written: Sequence[str], count: int) -> Sequence[str]:
     if len(written) == 1:
         return list(written) * count
     if len(written) != count:
-        raise UsageError(f"--{name}: {len(written)} values for {count} models.", hint=f"Give one, or {count}.")
+        raise UsageError(f"{_option(name)}: {len(written)} values for {count} models.", hint=f"Give one, or {count}.")
     return written
 
 
@@ -156,7 +170,7 @@ def _per_model(parameter: ConfigParameterDef, written: Sequence[str], count: int
 
 def _single(parameter: ConfigParameterDef, written: Sequence[str]) -> Value:
     if len(written) != 1:
-        raise UsageError(f"--{parameter.name}: {len(written)} values given; it is one value for all models.")
+        raise UsageError(f"{_option(parameter.name)}: {len(written)} values given; it is one value for all models.")
     return _value(parameter, written[0])
 
 
@@ -165,4 +179,5 @@ def _value(parameter: ConfigParameterDef, text: str) -> Value:
     try:
         return coerce({"true": True, "false": False}.get(text.lower(), text), parameter)
     except RecipeError as error:
-        raise UsageError(error.problems[0].message, where=f"--{parameter.name}", hint=error.problems[0].hint) from None
+        problem = error.problems[0]
+        raise UsageError(problem.message, where=_option(parameter.name), hint=problem.hint) from None

@@ -13,6 +13,15 @@ from merger.errors import UserError, did_you_mean
 
 NEGATIVE_NUMBER = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")
 
+SETTINGS = {
+    "weight": "share of each model; divided by their sum, unless the method has a default of its own",
+    "density": "part of each task vector that is kept, 0 to 1",
+    "epsilon": "how far the chance of being kept spreads around the density",
+    "t": "slerp: place between the first model (0) and the second (1); nearswap: the furthest that a value moves",
+    "lambda": "factor on the merged task vector",
+}
+"""Parameters of methods that have an option of their own, with its help."""
+
 
 class UsageError(UserError):
     """The command line says something that cannot be done."""

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from merger.cli.command import Command, add_models_option, finite_number, model_name, whole_number
+from merger.cli.command import SETTINGS, Command, add_models_option, finite_number, model_name, whole_number
 from merger.cli.engine import add_run_options, load_plugins, merge_and_report, print_result
 from merger.types import OUTPUT_DTYPES
-
-SETTINGS = {
-    "weight": "share of each model; divided by their sum (default: equal)",
-    "density": "part of each task vector that is kept, 0 to 1",
-    "epsilon": "how far the chance of being kept spreads around the density",
-    "t": "place between the first model (0) and the second (1)",
-    "lambda": "factor on the merged task vector",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

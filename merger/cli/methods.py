@@ -92,17 +92,17 @@ def _page(method: MethodFacts) -> Iterator[str]:
     for title, definitions in (("For each model", method.tensor_parameters), ("For all models", method.parameters)):
         if definitions:
             yield f"\n{title}:"
-            yield from (_parameter(definition) for definition in definitions)
+            width = max(12, *(len(definition.name) for definition in definitions))
+            yield from (_parameter(definition, width) for definition in definitions)
 
 
-def _parameter(definition: ConfigParameterDef) -> str:
+def _parameter(definition: ConfigParameterDef, width: int) -> str:
     default = "required" if definition.required else f"default {_short(definition.default_value)}"
     low, high = (("" if bound is None else f"{bound:g}") for bound in (definition.minimum, definition.maximum))
     limits = f", {low or 'any'} to {high or 'any'}" if low or high else ""
-    head = f"  {definition.name:12} {definition.type.__name__}, {default}{limits}"
-    return "\n".join(
-        [head, *textwrap.wrap(definition.help, WIDTH, initial_indent=" " * 15, subsequent_indent=" " * 15)]
-    )
+    head = f"  {definition.name:{width}} {definition.type.__name__}, {default}{limits}"
+    indent = " " * (width + 3)
+    return "\n".join([head, *textwrap.wrap(definition.help, WIDTH, initial_indent=indent, subsequent_indent=indent)])
 
 
 def _short(value: object) -> str:

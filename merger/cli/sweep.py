@@ -1,4 +1,4 @@
-"""``sweep``: every method over the same models, one folder each, to compare them."""
+"""``sweep``: the common methods over the same models, one folder each, to compare them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=finite_number,
         metavar="X",
         default=[DENSITY],
-        help=f"part of each task vector that ties, dare_ties and dare_linear keep (default {DENSITY})",
+        help=f"part of each task vector that ties, dare and della keep (default {DENSITY})",
     )
     parser.add_argument("--t", type=finite_number, default=0.5, metavar="X", help="place between two models for slerp")
     parser.add_argument("--seed", type=whole_number(0), default=0, metavar="N", help="seed of random methods")
@@ -174,7 +174,7 @@ def _row(outcome: Outcome) -> list[str]:
 
 COMMAND = Command(
     name="sweep",
-    summary="Merge the same models by every method, one folder each.",
+    summary="Merge the same models by linear, slerp, task, ties, dare_* and della*, one folder each.",
     example="sweep --base BASE --models A B --labels a b --out DIR",
     add_arguments=add_arguments,
     run=run,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from merger.methods.define import merge_method
-from merger.ops.importance import importance, importance_threshold
+from merger.ops.importance import importance, importance_threshold, taken_over
 from merger.types import Fold, TensorContext
 
 
@@ -36,4 +35,4 @@ def arcee_fusion(tensors: list[Tensor], base_tensor: Tensor, *, measured: Any) -
     share that one chooses, use ties. Quartiles are exact.
     """
     (tensor,) = tensors
-    return torch.where(importance(tensor, base_tensor) < measured, base_tensor, tensor)
+    return taken_over(tensor, base_tensor, importance(tensor, base_tensor) < measured)

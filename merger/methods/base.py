@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from merger.errors import Problem
 from merger.graph import MergeTensorInput, Task
+from merger.methods.signature import summary_of
 from merger.types import ConfigParameterDef, ImmutableMap, ModelReference, TensorContext, WeightInfo
 
 BaseUse = Literal["required", "optional", "reads_first", "none"]
@@ -38,7 +39,7 @@ class MergeMethod(ABC):
         min_models: fewest models, the base not counted.
         max_models: most models, None for any number.
         preview: how it can be previewed.
-        summary: one sentence for people.
+        summary: one sentence for people; of a class that gives none, the first of its docstring.
         aliases: other names that recipes may use.
         skips_zero_weight: whether a model whose weight is 0 changes nothing, so that it need not be read.
         needs_base_values: whether a base among the tensors needs its own values of required parameters;
@@ -53,6 +54,11 @@ class MergeMethod(ABC):
     aliases: tuple[str, ...] = ()
     skips_zero_weight: bool = False
     needs_base_values: bool = False
+
+    def __init_subclass__(cls, **words: Any) -> None:
+        super().__init_subclass__(**words)
+        if cls.__doc__ and "summary" not in vars(cls):
+            cls.summary = summary_of(cls.__doc__)
 
     @abstractmethod
     def name(self) -> str:

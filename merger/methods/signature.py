@@ -32,6 +32,13 @@ def _is_tensor(hint: Any) -> bool:
 
 UNDERSTOOD = "Parameters are bool, int or float, or List[float] or List[int] for one value per model."
 
+SPECIAL_KINDS = {
+    "tensors": "It must be List[Tensor].",
+    "base_tensor": "It must be Tensor.",
+    "output_weight": "It must be WeightInfo.",
+    "base_model": "It must be ModelReference.",
+}
+
 
 @dataclass(frozen=True)
 class Between:
@@ -134,7 +141,7 @@ class _Reader:
         if argument.annotation is argument.empty:
             if argument.name in UNCHECKED:
                 return Any
-            raise self.refusal(argument.name, "has no annotation.", UNDERSTOOD)
+            raise self.refusal(argument.name, "has no annotation.", SPECIAL_KINDS.get(argument.name, UNDERSTOOD))
         return self._meaning(argument.name, argument.annotation)
 
     def _meaning(self, name: str, annotation: Any) -> Any:
@@ -163,11 +170,11 @@ class _Reader:
         plain = _without_none(hint)
         expected = {"output_weight": WeightInfo, "base_model": ModelReference}
         if name == "tensors" and not (_is_list(plain) and all(map(_is_tensor, typing.get_args(plain) or [None]))):
-            raise self.refusal(name, f"is annotated {_shown(hint)}.", "It must be List[Tensor].")
+            raise self.refusal(name, f"is annotated {_shown(hint)}.", SPECIAL_KINDS[name])
         if name == "base_tensor" and not _is_tensor(plain):
-            raise self.refusal(name, f"is annotated {_shown(hint)}.", "It must be Tensor.")
+            raise self.refusal(name, f"is annotated {_shown(hint)}.", SPECIAL_KINDS[name])
         if name in expected and plain is not expected[name]:
-            raise self.refusal(name, f"is annotated {_shown(hint)}.", f"It must be {expected[name].__name__}.")
+            raise self.refusal(name, f"is annotated {_shown(hint)}.", SPECIAL_KINDS[name])
 
     def parameter(self, argument: inspect.Parameter, hint: Any) -> tuple[Argument, bool]:
         """The parameter, and whether it has one value for each model."""

@@ -20,6 +20,7 @@ from merger.ops.deltas import scaled
 from merger.ops.folds import Part, PerModel, bits_of, fixed_sum
 from merger.ops.select import CountDigits
 from merger.ops.trim import Cut, cut_of
+from merger.ops.witness import note_partly_taken
 from merger.types import Block
 
 Ends = tuple[float, float]
@@ -77,6 +78,9 @@ def scores(deltas: Sequence[Tensor], scales: Scales) -> list[Tensor]:
 
 def share_weighted(deltas: Sequence[Tensor], weights: Sequence[float], shares: Sequence[Tensor]) -> Tensor:
     """``sum_i s_i w_i d_i / sum_i s_i`` per element, 0 where all shares are 0; overwrites everything."""
+    note_partly_taken(
+        lambda: [d.masked_fill(share == 0, 0.0) for d, share in zip(deltas, shares, strict=True)], weights
+    )
     terms = [scaled(d, w).mul_(share) for d, w, share in zip(deltas, weights, shares, strict=True)]
     mixed, whole = terms[0], shares[0]
     for term, share in zip(terms[1:], shares[1:], strict=True):

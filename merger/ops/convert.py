@@ -11,6 +11,9 @@ from torch import Tensor
 from merger.errors import UserError
 from merger.types import DTYPE_BY_NAME, DTYPES
 
+_ROUNDED_TO_LARGEST_E4M3 = 464.0
+"""What lies half way between the largest number of float8_e4m3fn, 448, and the next that it would have."""
+
 
 def torch_dtype(code_or_name: str) -> torch.dtype:
     """The torch type for a file header's code (``BF16``) or a recipe's name (``bfloat16``).
@@ -101,10 +104,13 @@ def with_one_nan(result: Tensor) -> Tensor:
 def rounded(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """The tensor in another type, each element rounded once.
 
-    torch narrows float64 to the 16-bit types by way of float32, which rounds twice.
+    torch narrows float64 to the 16-bit types by way of float32, which rounds twice. What is beyond float8_e4m3fn, which
+    has no infinities, becomes NaN, as in torch before it began to write the largest number instead.
     """
     if tensor.dtype is torch.float64 and dtype.is_floating_point and dtype.itemsize < 4:
         tensor = _to_odd_float32(tensor)
+    if dtype is torch.float8_e4m3fn and tensor.dtype in (torch.float32, torch.float64):
+        tensor = tensor.where(tensor.abs() <= _ROUNDED_TO_LARGEST_E4M3, torch.nan)
     return tensor.to(dtype)
 
 

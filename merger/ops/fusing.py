@@ -28,6 +28,9 @@ NEVER = 0xFFFFFFFF
 DIVIDE_BY_CHANCE = 0.0
 """A divisor that says: each element by its own probability."""
 
+LEAST, MOST = 2.0**-150, 2.0**127
+"""Numbers between are neither 0 nor infinite as float32."""
+
 
 class Formula(Protocol):
     """What a merge function computes, in a form that a kernel takes in one pass."""
@@ -60,7 +63,12 @@ def formula_of(expression: Any) -> Formula | None:
 
 
 def _are_numbers(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, (int, float)) for value in values)
+    return all(isinstance(value, (int, float)) and _stays_itself(value) for value in values)
+
+
+def _stays_itself(value: float) -> bool:
+    """Whether float32 makes no 0 or infinity of a number: torch asks for them before it rounds, kernels afterwards."""
+    return value == 0 or LEAST < abs(value) < MOST
 
 
 # Weighted sums

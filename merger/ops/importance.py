@@ -12,6 +12,7 @@ from torch import Tensor
 from merger.ops.folds import Elementwise, fixed_row_sums
 from merger.ops.scratch import scratch
 from merger.ops.select import CountDigits, Group, Selection
+from merger.ops.witness import note_partly_taken, note_sparsified
 from merger.types import Block
 
 SMALLEST_PROBABILITY = 1e-8
@@ -56,6 +57,13 @@ def importance(tensor: Tensor, base: Tensor) -> Tensor:
         divergence = _divergence(tensor[rows], base[rows])
         result[rows].copy_(tensor[rows]).sub_(base[rows]).abs_().mul_(divergence)
     return result
+
+
+def taken_over(tensor: Tensor, base: Tensor, is_left: Tensor) -> Tensor:
+    """The base where it is left as it is, else the other model."""
+    note_sparsified([0.0])
+    note_partly_taken(lambda: [torch.where(is_left, 0.0, tensor - base)], [1.0])
+    return torch.where(is_left, base, tensor)
 
 
 def _divergence(tensor: Tensor, base: Tensor) -> Tensor:

@@ -67,6 +67,12 @@ def note_mixed(deltas: Sequence[Tensor], weights: Sequence[Number], *, elects: b
         _current.seen.weighs_votes = weighs_votes
 
 
+def note_partly_taken(deltas: Callable[[], Sequence[Tensor]], weights: Sequence[Number]) -> None:
+    """Report the parts of task vectors that a method takes over, which are made when somebody looks."""
+    if _current.seen is not None:
+        _current.seen.deltas, _current.seen.weights, _current.seen.elects = list(deltas()), list(weights), False
+
+
 def note_opposite(share: Callable[[], Number]) -> None:
     """Report the share of vectors that are too nearly opposite for an arc between them, counted when somebody looks."""
     if _current.seen is not None:

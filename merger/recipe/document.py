@@ -183,7 +183,7 @@ class _Builder:
     def _too_many(self, event: Any, at_most: int) -> RecipeError:
         if at_most > 1:
             return self._refusal(event, f"More than {at_most} documents.", "Split the file.")
-        hint = "Remove the '---'; several recipes in one file are for 'run' and 'check' of the command line."
+        hint = "Remove the '---'; several recipes in one file are for load_recipes, and for 'run' and 'check'."
         return self._refusal(event, "A second document begins here; one is expected.", hint)
 
     def _node(self, event: Any, depth: int) -> Node:

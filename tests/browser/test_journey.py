@@ -208,7 +208,7 @@ def test_the_focus_follows_a_merge_that_was_started(page: Page):
 
 def test_what_cannot_be_merged_is_said_once(page: Page):
     open_figures(page)
-    choose_method(page, "SLERP")
+    choose_method(page, "SLERP (base and 1 model)")
     expect(page.locator("#board .notice")).to_be_visible()
     step(page, "merge")
     expect(page.locator("#merge-summary [role=alert]")).to_be_visible(timeout=PATIENCE)

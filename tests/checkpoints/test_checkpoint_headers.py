@@ -28,6 +28,7 @@ DAMAGED = {
     "length of all ones": (b"\xff" * 8 + b"{}", "claims 18446744073709551615 bytes"),
     "git lfs pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "git lfs pull"),
     "web page": (b"<!DOCTYPE html><html></html>", "web page"),
+    "text": (b"---\ntitle: A model\n---\n", "this is a text file. Give a model's folder"),
     "zip": (b"PK\x03\x04" + bytes(40), "PyTorch"),
     "gguf": (b"GGUF" + b"\xff" * 40, "GGUF"),
     "not json": (raw_file(b"{nonsense"), "not valid JSON"),

@@ -99,6 +99,14 @@ def test_a_target_that_holds_something_is_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_resuming_a_finished_result_says_that_nothing_is_left(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "model.safetensors").write_bytes(b"finished")
+    with pytest.raises(OutputError, match="nothing to resume"):
+        create(tmp_path / "out", resume=True)
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == b"finished"
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_target_that_is_a_file_is_refused(tmp_path, overwrite):
     (tmp_path / "out").write_text("mine")

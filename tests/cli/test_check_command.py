@@ -125,6 +125,8 @@ def test_methods_lists_every_method_with_its_parameters(cli: Cli) -> None:
 def test_one_method_is_explained_from_its_signature(cli: Cli) -> None:
     page = cli("methods", "task").out
     assert "task_arithmetic" in page and "lambda" in page and "needs a base model" in page
+    columns = [line.index(" float,") for line in cli("methods", "tsv_m").out.splitlines() if " float," in line]
+    assert columns[1:] == [columns[1]] * 2
     facts = json.loads(cli("methods", "slerp", "--json").out)
     (t,) = facts["parameters"]
     assert (t["name"], t["type"], t["minimum"], t["maximum"], t["required"]) == ("t", "float", 0, 1, True)

@@ -72,6 +72,20 @@ def test_ties_divides_by_the_weights_that_agree_and_dare_does_not(cli: Cli, tmp_
         assert tensors(tmp_path / method)["w"].tolist() == expected
 
 
+@pytest.mark.parametrize("method", ["consensus_ta", "iso_c", "iso_cts", "karcher", "pcb", "tsv_m"])
+def test_weights_with_a_default_of_their_own_are_taken_at_their_word(
+    method: str, cli: Cli, tiny_family: TinyFamily, tmp_path: Path
+) -> None:
+    base = () if method == "karcher" else ("--base", tiny_family.base)
+    words = ("merge", "--method", method, *base, "--models", *tiny_family.experts[:2])
+    assert cli(*words, "--out", tmp_path / "silent").code == 0
+    assert cli(*words, "--weight", 1, "--out", tmp_path / "one").code == 0
+    assert cli(*words, "--weight", 2, 0.5, "--out", tmp_path / "own").code == 0
+    assert (weights(tmp_path / "silent"), weights(tmp_path / "own")) == ([None, None], [2, 0.5])
+    silent, one = (load_file(tmp_path / name / "model.safetensors") for name in ("silent", "one"))
+    assert all(torch.equal(silent[name], tensor) for name, tensor in one.items())
+
+
 @pytest.mark.parametrize(("t", "same_as"), [("0", 0), ("1", 1)])
 def test_slerp_goes_from_the_first_model_to_the_second(
     t: str, same_as: int, cli: Cli, tiny_family: TinyFamily, tmp_path: Path

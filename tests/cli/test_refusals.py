@@ -51,10 +51,17 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (*MERGE, "--method", "linear", "--set", "nomalize", "true"),
         ("nomalize", "Did you mean 'normalize'?"),
     ),
-    "a parameter without a value": ((*MERGE, "--method", "linear", "--set", "normalize"), ("--normalize", "0 values")),
+    "a parameter without a value": (
+        (*MERGE, "--method", "linear", "--set", "normalize"),
+        ("--set normalize", "0 values"),
+    ),
     "a switch that is a number": (
         (*MERGE, "--method", "linear", "--set", "normalize", "0.5"),
-        ("normalize", "true or false"),
+        ("--set normalize: ", "true or false"),
+    ),
+    "nearswap without t, which has no default": (
+        (*MERGE, "--method", "nearswap"),
+        ("nearswap needs --t.", "furthest that a value may move"),
     ),
     "several values of one for all models": (
         (*MERGE, "--method", "slerp", "--t", "0", "1"),

@@ -7,7 +7,7 @@ import dataclasses
 import gradio as gr
 import pytest
 
-from components import controls
+from components import controls, text
 from components.draft import MAX_MODELS, Draft
 from merger import ConfigParameterDef
 
@@ -93,6 +93,37 @@ def test_every_registered_method_fits_or_says_what_does_not(methods):
     for facts in methods.values():
         controls.shown(FAMILY, facts)
         assert not controls.left_out(facts)
+
+
+def test_a_tiny_default_can_be_set_with_the_slider(methods):
+    updates = controls.shown(FAMILY, methods["karcher"])
+    (tol,) = [update for update in updates if getattr(update, "label", None) == "Tolerance"]
+    assert (tol.minimum, tol.maximum, tol.value) == (0, pytest.approx(1e-3), 1e-5)
+    assert tol.step == pytest.approx(1e-5)
+
+
+def test_every_slider_can_rest_where_it_starts(methods):
+    for facts in methods.values():
+        for update in controls.shown(FAMILY, facts):
+            if isinstance(update, gr.Slider) and update.visible:
+                steps = (update.value - update.minimum) / update.step
+                assert steps == pytest.approx(round(steps)), (facts.name, update.label)
+                assert update.value in (0, update.minimum) or steps >= 1, (facts.name, update.label)
+
+
+def test_the_help_of_a_models_sliders_stands_at_the_first_of_them(methods):
+    updates = [update for update in controls.shown(FAMILY, methods["breadcrumbs"]) if isinstance(update, gr.Slider)]
+    told = [bool(update.info) for update in updates if update.visible]
+    assert told == [True, True, True, False, False, False, True]
+
+
+def test_every_parameter_has_a_label_of_its_own_and_help(methods):
+    for facts in methods.values():
+        shown = [parameter for group in controls.slots(facts) for parameter in group]
+        labels = [text.parameter_label(parameter.name) for parameter in shown]
+        assert len(set(labels)) == len(labels)
+        assert all(parameter.help for parameter in shown), facts.name
+        assert all(parameter.name in text.PARAMETER_LABELS for parameter in shown), facts.name
 
 
 def test_a_slider_reaches_a_value_beyond_its_usual_range():

@@ -7,9 +7,10 @@ import json
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import merger
-from components import demo
+from components import demo, text
 from components.demo_skills import family
 from components.draft import Draft
 from components.figures import MERGED
@@ -115,12 +116,77 @@ def test_a_method_says_what_it_needs(methods):
     draft = family()
     assert "does not mix base" in about(draft, methods["linear"])
     assert "needs a base" in about(draft.with_base(None), methods["ties"])
-    assert "Remove the others" in about(draft, methods["slerp"])
+    assert "Remove 2 in step 1" in about(draft, methods["slerp"])
+    assert "exactly 2 models besides the base; there are 3" in about(draft, methods["nuslerp"])
+    assert "at least 2 models besides the base; there is 1" in about(
+        Draft(draft.models[:2], base=0), methods["model_stock"]
+    )
 
 
 def test_another_method_keeps_what_was_changed(mixer):
     draft = mixer.choose_method(at_lambda(0.7).settings(mixer.what_if.methods["task_arithmetic"]), "ties")
     assert (draft.method, draft.parameters["lambda"], draft.parameters["normalize"]) == ("ties", 0.7, True)
+
+
+START = {"slerp": 0.5, "nearswap": 0.001, "ram": 1e-5, "ramplus_tl": 1e-5}
+
+
+@pytest.mark.parametrize(
+    ("start", "parameter", "value", "target", "arrives"),
+    [
+        ("nearswap", "t", 0.05, "slerp", 0.5),
+        ("slerp", "t", 0.9, "nearswap", 0.001),
+        ("della", "epsilon", 0.3, "ram", 1e-5),
+        ("ram", "epsilon", 1e-4, "ramplus_tl", 1e-4),
+    ],
+)
+def test_a_name_that_means_something_else_elsewhere_starts_anew(mixer, start, parameter, value, target, arrives):
+    methods = mixer.what_if.methods
+    draft = dataclasses.replace(family(), method=start).settings(methods[start])
+    if parameter in draft.parameters:
+        draft = dataclasses.replace(draft, parameters={parameter: value})
+    else:
+        draft = dataclasses.replace(draft, per_model={parameter: (value,) * 4})
+    assert mixer.choose_method(draft, target).parameters[parameter] == arrives
+    through = mixer.choose_method(mixer.choose_method(draft, "sce"), target).parameters[parameter]
+    assert through == pytest.approx(START[target])
+
+
+@pytest.mark.parametrize("method", ["tsv_m", "iso_c", "iso_cts", "pcb"])
+def test_figures_of_methods_that_need_whole_tensors_do_not_jump_when_the_hand_rests(mixer, method):
+    draft = dataclasses.replace(family(), method=method)
+    message, _, _ = mixer.settle(draft, MERGED)
+    assert moved(mixer, draft)["strip"]["change"] == json.loads(message)["strip"]["change"]
+
+
+def test_tensors_that_are_too_large_for_a_method_are_said(mixer, tmp_path):
+    generator = np.random.default_rng(0)
+    for name in ("base", "a", "b"):
+        (tmp_path / name).mkdir()
+        tensors = {"layers.0.weight": generator.normal(size=(300, 300)), "layers.0.bias": generator.normal(size=300)}
+        save_file({key: x.astype(np.float32) for key, x in tensors.items()}, tmp_path / name / "model.safetensors")
+    draft = Draft(tuple(str(tmp_path / name) for name in ("base", "a", "b")), base=0, method="iso_c")
+    answer = moved(mixer, draft)
+    assert answer["strip"]["change"] == "–"
+    assert "needs whole tensors" in answer["figures"]["change"]["sentence"]
+    assert "needs whole" not in moved(mixer, draft, "0")["figures"]["change"]["sentence"]
+
+
+@pytest.mark.parametrize("method", ["slerp", "nearswap", "arcee_fusion", "nuslerp", "passthrough"])
+def test_too_many_models_are_said_with_what_to_do(mixer, methods, method):
+    answer = moved(mixer, dataclasses.replace(family(), method=method))
+    assert answer["problem"][1].startswith(f"{methods[method].pretty_name} merges exactly")
+    assert answer["problem"][2].startswith("Remove ")
+    assert answer["problem"][2] in about(dataclasses.replace(family(), method=method), methods[method])
+
+
+def test_every_method_of_the_engine_has_its_place_in_the_list(methods):
+    choices = text.method_choices(methods)
+    assert [name for _, name in choices][:2] == ["task_arithmetic", "ties"]
+    assert sorted(name for _, name in choices) == sorted(methods)
+    assert len({label for label, _ in choices}) == len(choices)
+    assert set(text.METHOD_ORDER) <= set(methods)
+    assert dict(map(reversed, choices))["nuslerp"] == "NuSLERP (2 models)"
 
 
 def test_figures_work_for_other_models_than_the_demo(mixer, tiny_family):

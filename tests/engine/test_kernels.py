@@ -91,6 +91,29 @@ def test_numbers_that_are_not_finite_and_mixed_types_make_no_difference(method, 
     assert with_setting("always", recipe, monkeypatch) == with_setting("never", recipe, monkeypatch)
 
 
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("slerp", {"t": 1e-320}),
+        ("karcher", {"weight": [0.5, 1e308]}),
+        ("multislerp", {"weight": [-1.0, -1e308]}),
+        ("task_arithmetic", {"weight": [1e-60, 1.0]}),
+        ("ties", {"weight": [1e-60, -1e300], "density": 0.5}),
+        ("dare_linear", {"weight": [1.0, 1.0], "density": 1e-320}),
+        ("breadcrumbs", {"weight": [1.0, 1.0], "density": 0.5, "lambda": 1e-320}),
+    ],
+)
+def test_numbers_beyond_float32_make_no_difference(method, settings, monkeypatch):
+    """Among infinities it matters whether a factor is 0 or becomes it by rounding."""
+    base, *tuned = [weights(torch.float32, seed, spoiled=True) for seed in range(2 if method == "slerp" else 3)]
+    found = []
+    for setting in ("always", "never"):
+        monkeypatch.setenv(SETTING, setting)
+        merged = merger.merge_state_dicts(tuned, method, settings, base=None if method == "karcher" else base)
+        found.append({name: tensor.view(torch.int32).tolist() for name, tensor in merged.items()})
+    assert found[0] == found[1]
+
+
 @every_method
 def test_what_is_called_fusable_is_taken_by_a_kernel(method, tmp_path, monkeypatch):
     """Otherwise the comparisons above would compare torch with torch."""

@@ -247,6 +247,7 @@ def test_every_wrong_parameter_is_told_at_once():
         ({"parameters": {"weight": 2}}, merger.RecipeError, "'weight' is given twice"),
         ({"models": []}, merger.RecipeError, "The recipe names no models"),
         ({"models": {"w": torch.ones(2)}}, merger.UserError, "w: it is of the type Tensor, not a state dict"),
+        ({"models": {1: {}, "1": {}}}, merger.UserError, "models: two models have names that are the same text"),
     ],
 )
 def test_what_is_wrong_is_said_by_name(arguments, error, message):

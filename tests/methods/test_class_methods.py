@@ -43,6 +43,8 @@ class Scaled(Task[Tensor]):
 
 
 class ScaledMethod(MergeMethod):
+    """Adds up scaled models. More is said here."""
+
     def name(self) -> str:
         return "scaled_for_test"
 
@@ -83,6 +85,7 @@ def test_a_class_is_described_and_checked_like_any_other(request):
     request.addfinalizer(lambda: registry.unregister("scaled_for_test"))
     facts = registry.describe(registry.get("scaled_for_test"))
     assert (facts.pretty_name, facts.base, facts.preview) == ("scaled_for_test", "reads_first", "exact")
+    assert facts.summary == "Adds up scaled models."
     context = TensorContext(
         WeightInfo("w"), (2,), ImmutableMap({"threshold": "high"}), (ImmutableMap(),), (ModelReference("a"),)
     )

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from merger.errors import UserError
-from merger.ops.convert import to_bytes, torch_dtype, view_bytes, working_dtype
+from merger.ops.convert import stored_result, to_bytes, torch_dtype, view_bytes, working_dtype
 from merger.types import DTYPES
 
 
@@ -68,6 +68,18 @@ def test_float32_is_rounded_to_the_nearest_even():
     result = view_bytes(bytearray(to_bytes(values, "BF16")), "BF16").float()
     assert result[:3].tolist() == [1.0, 1 + 2**-6, 3.3895313892515355e38]
     assert result[3].isnan()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_beyond_an_8_bit_type_is_counted(dtype):
+    """Some torch write 448 for it, also for an infinity, others NaN."""
+    values = torch.tensor([448.0, -464.0, 465.0, -1e30, torch.inf, torch.nan, 1.0], dtype=dtype)
+    data, spoiled = stored_result(values, "F8_E4M3")
+    result = view_bytes(bytearray(data), "F8_E4M3").float()
+    assert spoiled == 4 and result[2:6].isnan().all() and result[[0, 1, 6]].tolist() == [448.0, -448.0, 1.0]
+    data, spoiled = stored_result(values * 1000, "F8_E5M2")
+    result = view_bytes(bytearray(data), "F8_E5M2").float()
+    assert spoiled == 6 and result.isnan().sum() == 1 and result[6] == 1024.0
 
 
 def test_random_float64_numbers_round_as_exact_arithmetic_does():

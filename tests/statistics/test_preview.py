@@ -158,6 +158,13 @@ def test_kept_share_is_the_density_also_where_a_model_changes_little(family: Fam
         assert found["kept_share"].to_numpy() == pytest.approx(0.3, abs=0.02), method
 
 
+def test_kept_share_is_told_also_by_methods_that_take_changes_over_in_parts(family: Family) -> None:
+    competing = exact(family, recipe("pcb", density=0.3)).by_layer().models["kept_share"]
+    assert competing.to_numpy() == pytest.approx(0.3, abs=0.06)
+    standing_out = exact(family, recipe("arcee_fusion", {"code": {}})).by_layer().models["kept_share"]
+    assert standing_out.between(0.001, 0.4).all()
+
+
 def test_kept_share_of_ties_is_exact() -> None:
     base = {"w": torch.zeros(1000)}
     tuned = {"w": torch.arange(1000.0) * (torch.arange(1000) % 2)}
