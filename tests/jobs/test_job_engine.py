@@ -97,10 +97,12 @@ def sparse_model(folder, mebibytes):
 
 
 @pytest.fixture
-def long_merge(tmp_path):
+def long_merge(tmp_path, monkeypatch):
+    """A merge that takes seconds, so that it can be cancelled after it began to write."""
+    monkeypatch.setenv("MIXDESK_KERNELS", "never")
     base, *experts = (sparse_model(tmp_path / name, 256) for name in ("base", "one", "two"))
     models = "".join(f"\n- model: {path}\n  parameters: {{weight: 0.5, density: 0.5}}" for path in experts)
-    return f"merge_method: ties\nbase_model: {base}\nmodels:{models}\n"
+    return f"merge_method: della\nbase_model: {base}\nmodels:{models}\n"
 
 
 @pytest.mark.parametrize("small", [0, 10**12])
