@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from merger import MethodFacts, Plan
 
 CODE_BLOCK = re.compile(r"```python\n(.*?)\n```", re.DOTALL)
-WEIGHTS = ".safetensors"
 
 
 def forecast(plan: Plan, facts: MethodFacts) -> str:

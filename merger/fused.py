@@ -5,47 +5,29 @@ Only speed differs from `merger.spans`: a kernel gives the bits that the method'
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from merger.graph import BlockMerge
-from merger.ops.convert import stored_result, view_bytes
+from merger.devices import as_stored
+from merger.graph import BlockMerge, Task
+from merger.ops.convert import stored_result
 from merger.ops.fusing import Formula, formula_of
+from merger.ops.kernels.codes import Stored
 from merger.ops.measuring import measurement_of
 from merger.ops.noise import HashKeys
-from merger.reading import LoadTensor, Range, Runtime, row_length
-from merger.types import DTYPES, Fold
+from merger.ops.scratch import held_bytes
+from merger.reading import LoadTensor, Range, Runtime, noise_positions, prefetch, row_length, stored_run
+from merger.types import Fold
 
 PIECE_ELEMENTS = 1 << 17
 """Elements of every input that a kernel is given at once, where rows need not stay together: they fit in the cache."""
 
 MOST_ELEMENTS = 1 << 32
 """Of a tensor: beyond, the hash begins anew and counts may overflow."""
-
-Bits = NDArray[Any]
-
-
-class _Buffers(threading.local):
-    """One thread's memory, used again from piece to piece."""
-
-    def __init__(self) -> None:
-        self.held: dict[str, Bits] = {}
-
-    def bits(self, slot: str, count: int, dtype: Any) -> Bits:
-        """An array of ``count`` elements with undefined contents."""
-        held = self.held.get(slot)
-        if held is None or held.nbytes < count * np.dtype(dtype).itemsize:
-            held = self.held[slot] = np.empty(count * np.dtype(dtype).itemsize, np.uint8)
-        return held[: count * np.dtype(dtype).itemsize].view(dtype)
-
-
-_buffers = _Buffers()
 
 
 class StoredInputs:
@@ -64,13 +46,13 @@ class StoredInputs:
         self.dtype: Any = np.uint16 if codes == {"BF16"} else np.uint32
         self.row = row_length(merge.method.split(merge.context()), merge.shape)
 
-    def pieces(self, blocks: Sequence[Range]) -> Iterator[tuple[Range, Range, Bits]]:
+    def pieces(self, blocks: Sequence[Range]) -> Iterator[tuple[Range, Range, Stored]]:
         """Block, piece of it and ``[inputs, elements]`` bits, valid until the next piece is asked for.
 
         Raises:
             Cancelled: the run was.
         """
-        self._prefetch(blocks)
+        prefetch(self.loads, blocks)
         for block in blocks:
             self._runtime.check()
             step = PIECE_ELEMENTS if self.row == 1 else block[1] - block[0]
@@ -78,37 +60,33 @@ class StoredInputs:
                 stop = min(start + step, block[1])
                 yield block, (start, stop), self._read(start, stop)
 
-    def _prefetch(self, blocks: Sequence[Range]) -> None:
-        for load in self.loads if blocks else ():
-            itemsize = DTYPES[load.spec.dtype].itemsize
-            load.checkpoint.prefetch(load.spec, blocks[0][0] * itemsize, blocks[-1][1] * itemsize)
-
-    def _read(self, start: int, stop: int) -> Bits:
-        count = stop - start
-        bits = _buffers.bits("inputs", len(self.loads) * count, self.dtype).reshape(len(self.loads), count)
+    def _read(self, start: int, stop: int) -> Stored:
+        bits = _held("inputs", len(self.loads) * (stop - start), self.dtype).reshape(len(self.loads), -1)
         for load, own in zip(self.loads, bits, strict=True):
-            itemsize = DTYPES[load.spec.dtype].itemsize
-            if itemsize == self.dtype().itemsize:
-                load.checkpoint.read_into(load.spec, start * itemsize, own.view(np.uint8).data)
-                continue
-            narrow = _buffers.bits("narrow", count * itemsize, np.uint8).data
-            load.checkpoint.read_into(load.spec, start * itemsize, narrow)
-            torch.from_numpy(own.view(np.float32)).copy_(view_bytes(narrow, load.spec.dtype))
+            run = stored_run(load, start, stop)
+            if run.nbytes == own.nbytes:
+                run.fill(own.view(np.uint8).data)
+            else:
+                torch.from_numpy(own.view(np.float32)).copy_(as_stored(run, 0))
         return bits
+
+
+def _held(slot: str, count: int, dtype: Any) -> Stored:
+    """The thread's memory for so many elements, with undefined contents."""
+    bits: Stored = held_bytes(slot, count * np.dtype(dtype).itemsize).view(dtype)
+    return bits
 
 
 def is_fusable(merge: BlockMerge, runtime: Runtime) -> bool:
     """Whether kernels are wanted and can read this tensor's inputs."""
-    loads = merge.gather.loads
-    if prod(merge.shape) > MOST_ELEMENTS:
-        return False
     base_first = merge.base_model is None or merge.gather.models[0] == merge.base_model
-    return (
-        runtime.kernels
-        and base_first
-        and all(isinstance(load, LoadTensor) and DTYPES[load.spec.dtype].is_float for load in loads)
-        and not any(isinstance(load, LoadTensor) and load.spec.dtype == "F64" for load in loads)
-    )
+    fits = base_first and prod(merge.shape) <= MOST_ELEMENTS
+    return runtime.kernels and fits and all(map(_is_readable, merge.gather.loads))
+
+
+def _is_readable(load: Task[Any]) -> bool:
+    """Whether an input is one that float32 holds."""
+    return isinstance(load, LoadTensor) and load.spec.is_float and load.spec.dtype != "F64"
 
 
 def measured_state(merge: BlockMerge, fold: Fold, blocks: Sequence[Range], runtime: Runtime) -> Any:
@@ -152,20 +130,18 @@ def combine_blocks(
         write: takes the first element, the bytes and how many elements are infinite or NaN.
     """
     inputs = StoredInputs(merge, runtime)
-    models = zip(merge.gather.models, merge.gather.positions, strict=True)
-    positions = [position for model, position in models if model != merge.base_model]
-    keys = HashKeys(runtime.seed, merge.output_weight.name, positions)
+    keys = HashKeys(runtime.seed, merge.output_weight.name, noise_positions(merge))
     dtype = np.uint16 if code == "BF16" else np.uint32
     for (block_start, block_stop), (start, stop), stored in inputs.pieces(blocks):
         if start == block_start:
-            result, spoiled = _buffers.bits("result", block_stop - block_start, dtype), 0
+            result, spoiled = _held("result", block_stop - block_start, dtype), 0
         own = result[start - block_start : stop - block_start]
         spoiled += formula.run(stored, inputs.row, keys.at(start), own)
         if stop == block_stop:
-            write(block_start, *_as_stored(result, code, spoiled))
+            write(block_start, *_as_bytes(result, code, spoiled))
 
 
-def _as_stored(result: Bits, code: str, spoiled: int) -> tuple[memoryview, int]:
+def _as_bytes(result: Stored, code: str, spoiled: int) -> tuple[memoryview, int]:
     if code in ("BF16", "F32"):
         return result.view(np.uint8).data, spoiled
     return stored_result(torch.from_numpy(result.view(np.float32)), code)

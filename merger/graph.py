@@ -60,8 +60,7 @@ class Task(ABC, Generic[T_co]):
 
     def arguments(self) -> Mapping[str, Task[Any]]:
         """Tasks whose values `execute` receives by these names; by default the fields that are tasks."""
-        values = ((f.name, getattr(self, f.name)) for f in fields(self))  # type: ignore[arg-type]
-        return {name: value for name, value in values if isinstance(value, Task)}
+        return {name: value for name, value in _fields(self).items() if isinstance(value, Task)}
 
     @abstractmethod
     def execute(self, **values: Any) -> T_co:
@@ -82,8 +81,13 @@ class Task(ABC, Generic[T_co]):
 
     def title(self) -> str:
         """What messages call it: by its kind, and the tensor where a field says which."""
-        weights = (value.name for f in fields(self) if isinstance(value := getattr(self, f.name), WeightInfo))  # type: ignore[arg-type]
+        weights = (value.name for value in _fields(self).values() if isinstance(value, WeightInfo))
         return " for ".join([f"the task {type(self).__name__}", *islice(weights, 1)])
+
+
+def _fields(task: Any) -> dict[str, Any]:
+    """A task's fields and their values; every task is a dataclass."""
+    return {field.name: getattr(task, field.name) for field in fields(task)}
 
 
 class MergeTensorInput(Task[dict[ModelReference, Any]]):
@@ -238,14 +242,13 @@ def check_graph(root: Task[Any], where: str = "") -> None:
 
 def _unhashable(task: Task[Any], error: TypeError) -> str:
     """Which field keeps a task, or one that it holds, from being compared with others."""
-    for f in fields(task):  # type: ignore[arg-type]
-        value = getattr(task, f.name)
+    for name, value in _fields(task).items():
         try:
             hash(value)
         except TypeError:
             if isinstance(value, Task):
                 return _unhashable(value, error)
-            return f"{task.title()} holds a {type(value).__name__} in '{f.name}', which cannot be compared with others"
+            return f"{task.title()} holds a {type(value).__name__} in '{name}', which cannot be compared with others"
     return f"{task.title()}, or a task that it needs, cannot be compared with others: {error}"
 
 

@@ -222,11 +222,12 @@ class _Run:
 
 def use_kernels(plan: Plan) -> bool:
     """Whether compiled kernels shall do what they can of a plan; if so they are loaded."""
+    method = plan.method
+    if not (isinstance(method, DecoratedMethod) and method.fusable):
+        return False
     merged = (output for output in plan.outputs if output.action == "merge")
     elements = sum(len(output.sources) * prod(output.shape) for output in merged)
-    method = plan.method
-    is_plain = isinstance(method, DecoratedMethod) and not (method.measures or "noise" in method.signature.special)
-    wanted = kernels.are_wanted(elements if is_plain else elements * kernels.DEMANDING)
+    wanted = kernels.are_wanted(elements * kernels.DEMANDING if method.is_demanding else elements)
     if wanted:
         kernels.load()
     return wanted

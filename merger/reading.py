@@ -87,6 +87,19 @@ def row_length(split: Split, shape: tuple[int, ...]) -> int:
     return prod(shape)
 
 
+def noise_positions(merge: BlockMerge) -> list[int | None]:
+    """Of each tensor beside the base, its model's place among the recipe's non-base models."""
+    models = zip(merge.gather.models, merge.gather.positions, strict=True)
+    return [position for model, position in models if model != merge.base_model]
+
+
+def prefetch(loads: Sequence[LoadTensor], span: Sequence[Range]) -> None:
+    """Tell the sources what will be read next."""
+    for load in loads if span else ():
+        itemsize = DTYPES[load.spec.dtype].itemsize
+        load.checkpoint.prefetch(load.spec, span[0][0] * itemsize, span[-1][1] * itemsize)
+
+
 class BlockReader:
     """Reads blocks of every input of one tensor, widened, in the shape that the method's split promises.
 
@@ -108,11 +121,7 @@ class BlockReader:
         self._dtype = working_dtype(load.spec.dtype for load in self._loads)
         has_base = merge.base_model is not None
         self._base = merge.gather.models.index(merge.base_model) if has_base else None
-        self._positions = [
-            -1 if position is None else position
-            for slot, position in enumerate(merge.gather.positions)
-            if slot != self._base
-        ]
+        self._positions = noise_positions(merge)
 
     def blocks(self, span: Sequence[Range]) -> Iterator[tuple[Range, Block]]:
         """Every block of a span, in order; a block is valid until the next one is asked for.
@@ -120,17 +129,11 @@ class BlockReader:
         Raises:
             Cancelled: the run was.
         """
-        self._prefetch(span)
+        prefetch(self._loads, span)
         stored = ([stored_run(load, *place) for load in self._loads] for place in span)
         for (start, stop), tensors in zip(span, self._transport.inputs(stored, self._dtype), strict=True):
             self._runtime.check()
             yield (start, stop), self._block(start, stop, tensors)
-
-    def _prefetch(self, span: Sequence[Range]) -> None:
-        """Tell the sources what will be read next."""
-        for load in self._loads if span else ():
-            itemsize = DTYPES[load.spec.dtype].itemsize
-            load.checkpoint.prefetch(load.spec, span[0][0] * itemsize, span[-1][1] * itemsize)
 
     def _block(self, start: int, stop: int, flat: Sequence[Tensor]) -> Block:
         shape = block_shape(self._split, self._merge.shape, stop - start)

@@ -10,7 +10,7 @@ import torch
 from merger.devices.base import Deliver, Device, Stored, Transport
 from merger.devices.cuda import CudaDevice
 from merger.devices.moving import moved
-from merger.devices.processor import Processor, widened
+from merger.devices.processor import Processor, as_stored, widened
 from merger.errors import UserError
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Processor",
     "Stored",
     "Transport",
+    "as_stored",
     "bind",
     "find_devices",
     "moved",

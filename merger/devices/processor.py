@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from merger.devices.base import Deliver, Device, Stored, Transport
 from merger.ops.convert import stored_result, view_bytes
+from merger.ops.scratch import held_bytes
 
 
 class Processor(Device):
@@ -34,34 +34,20 @@ class ProcessorTransport(Transport):
         deliver(*stored_result(merged, code))
 
 
-class _Buffers(threading.local):
-    """One thread's buffers, reused from block to block: fresh memory costs more than the arithmetic."""
-
-    def __init__(self) -> None:
-        self.raw: dict[int, bytearray] = {}
-        self.wide: dict[tuple[int, torch.dtype], Tensor] = {}
-
-    def raw_buffer(self, slot: int, size: int) -> memoryview:
-        if len(self.raw.get(slot, b"")) < size:
-            self.raw[slot] = bytearray(size)
-        return memoryview(self.raw[slot])[:size]
-
-    def wide_buffer(self, slot: int, size: int, dtype: torch.dtype) -> Tensor:
-        buffer = self.wide.get((slot, dtype))
-        if buffer is None or buffer.numel() < size:
-            buffer = self.wide[slot, dtype] = torch.empty(size, dtype=dtype)
-        return buffer[:size]
-
-
-_buffers = _Buffers()
-
-
 def widened(stored: Stored, slot: int, dtype: torch.dtype) -> Tensor:
     """The elements, flat, widened to ``dtype``.
 
     The result lives in the thread's buffer number ``slot`` and is valid until that is used again.
     """
-    raw = _buffers.raw_buffer(slot, stored.nbytes)
+    narrow = as_stored(stored, slot)
+    if narrow.dtype == dtype:
+        return narrow
+    memory = held_bytes(f"wide {slot}", narrow.numel() * dtype.itemsize)
+    return torch.from_numpy(memory).view(dtype).copy_(narrow)
+
+
+def as_stored(stored: Stored, slot: int) -> Tensor:
+    """The elements, flat, in their own type, in the thread's buffer number ``slot``."""
+    raw = held_bytes(f"stored {slot}", stored.nbytes).data
     stored.fill(raw)
-    narrow = view_bytes(raw, stored.code)
-    return narrow if narrow.dtype == dtype else _buffers.wide_buffer(slot, narrow.numel(), dtype).copy_(narrow)
+    return view_bytes(raw, stored.code)

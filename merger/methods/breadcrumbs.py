@@ -7,16 +7,10 @@ from typing import Annotated, Any
 from torch import Tensor
 
 from merger.methods.define import Between, each, merge_method
-from merger.ops.cutting import largest
+from merger.ops.cutting import largest_but_outliers
 from merger.ops.deltas import add_to_base, task_vectors, weighted_deltas
 from merger.ops.trim import keep_largest
-from merger.types import Fold, Noise, TensorContext
-
-
-def _measure(context: TensorContext) -> Fold | None:
-    return largest(
-        context.per_model("density"), outliers=context.per_model("gamma"), rescale=context.parameters["rescale"]
-    )
+from merger.types import Noise
 
 
 @merge_method(
@@ -24,7 +18,7 @@ def _measure(context: TensorContext) -> Fold | None:
     pretty_name="Model Breadcrumbs",
     reference_url="https://arxiv.org/abs/2312.06795",
     split="elements",
-    measure=_measure,
+    measure=largest_but_outliers,
     preview="sample",
     skips_zero_weight=True,
     fusable=True,

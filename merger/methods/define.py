@@ -224,6 +224,11 @@ class DecoratedMethod(MergeMethod):
         with foreign_code(f"'workspace' of merge method '{self._name}'", context.output_weight.name):
             return int(self.workspaces(context))
 
+    @property
+    def is_demanding(self) -> bool:
+        """Whether tensors are measured first, or random numbers drawn: both cost far more than a sum."""
+        return self.measures is not None or "noise" in self.signature.special
+
     def deferred(self, context: TensorContext, measured: Any) -> Any:
         """The function's steps written down, for inputs that stand for those of any block; None if not `fusable`."""
         if not (self.fusable(context) if callable(self.fusable) else self.fusable):

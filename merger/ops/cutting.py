@@ -14,7 +14,7 @@ from merger.ops.bits import ALL, LOWEST_HASH, magnitude_bits
 from merger.ops.folds import Bits, Part, PerModel
 from merger.ops.select import CountDigits, Group, Selection
 from merger.ops.trim import Boundary, Cut, MatchNorm, cut_between, cut_of
-from merger.types import BLOCK_ELEMENTS
+from merger.types import BLOCK_ELEMENTS, TensorContext
 
 
 def largest(
@@ -36,6 +36,12 @@ def largest(
             for density, outlier in zip(densities, dropped, strict=True)
         )
     )
+
+
+def largest_but_outliers(context: TensorContext) -> PerModel | None:
+    """The measurement of breadcrumbs: `largest` by ``density``, without the share ``gamma`` of the very largest."""
+    densities, outliers = context.per_model("density"), context.per_model("gamma")
+    return largest(densities, outliers=outliers, rescale=context.parameters["rescale"])
 
 
 @dataclass(frozen=True)

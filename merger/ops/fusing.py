@@ -13,17 +13,13 @@ from numpy.typing import NDArray
 from merger.ops.bits import ALL, LOWEST_HASH
 from merger.ops.deferred import Input, Step
 from merger.ops.deltas import divisor_of
+from merger.ops.kernels import codes
+from merger.ops.kernels.codes import NEVER, Stored
 from merger.ops.sparsify import line_of
 from merger.ops.trim import NO_CEILING, Cut, cut_of
 
-Stored = NDArray[Any]
-"""Inputs or results as their bits: uint16 for bfloat16, uint32 for float32."""
-
 Keys = NDArray[np.uint32]
 """``[models, 2]``: what the hash of the first element begins with; see `merger.ops.noise.HashKeys`."""
-
-NEVER = 0xFFFFFFFF
-"""A bit pattern that no magnitude has or exceeds."""
 
 DIVIDE_BY_CHANCE = 0.0
 """A divisor that says: each element by its own probability."""
@@ -109,13 +105,13 @@ class Rule:
     """What becomes of one model's change before it is mixed.
 
     Attributes:
-        kind: name of a constant of `merger.ops.kernels.mixing`.
+        kind: as `merger.ops.kernels.codes` numbers them.
         limits, cut: as `merger.ops.kernels.mixing.changed_base` takes them.
         divisor, factor: applied to what is kept.
         density, epsilon: of `drop_by_rank`.
     """
 
-    kind: str = "KEEP_ALL"
+    kind: int = codes.KEEP_ALL
     limits: tuple[int, int] = (0, 0)
     cut: tuple[int, int, int, int] = (0, 0, 0, 0)
     divisor: float = 1.0
@@ -147,16 +143,14 @@ class ChangedBase:
 
         kinds, limits, cuts, factors, numbers = self._arrays
         chances = self._chances(stored, row)
-        mode = mixing.ELECT if self.elects else mixing.SUM
+        mode = codes.ELECT if self.elects else codes.SUM
         return mixing.changed_base(stored, kinds, keys, limits, cuts, chances, factors, mode, numbers, result)
 
     @cached_property
     def _arrays(self) -> tuple[NDArray[Any], ...]:
-        from merger.ops.kernels import mixing
-
         weighted = zip(self.rules, self.weights, strict=True)
         return (
-            np.array([getattr(mixing, rule.kind) for rule in self.rules], np.int64),
+            np.array([rule.kind for rule in self.rules], np.int64),
             np.array([rule.limits for rule in self.rules], np.int32),
             np.array([rule.cut for rule in self.rules], np.uint32),
             np.array([(rule.divisor, rule.factor, weight) for rule, weight in weighted], np.float32),
@@ -166,7 +160,7 @@ class ChangedBase:
     def _chances(self, stored: Stored, row: int) -> NDArray[np.float32]:
         from merger.ops.kernels import ranking
 
-        by_rank = [rule.kind == "DROP_BY_CHANCE" for rule in self.rules]
+        by_rank = [rule.kind == codes.DROP_BY_CHANCE for rule in self.rules]
         if not any(by_rank):
             return _NO_CHANCES
         chances = np.empty((len(by_rank), stored.shape[1]), np.float32)
@@ -231,25 +225,25 @@ def _chance_rule(density: float, rescale: bool) -> Rule:
     if density == 1:
         return Rule()
     if density == 0:
-        return Rule("DROP_ALL")
+        return Rule(codes.DROP_ALL)
     limit = int(density * 2.0**32) + LOWEST_HASH
-    return Rule("DROP_AT_RANDOM", (limit, 0), divisor=density if rescale else 1.0)
+    return Rule(codes.DROP_AT_RANDOM, (limit, 0), divisor=density if rescale else 1.0)
 
 
 def _rank_rule(density: float, epsilon: float, rescale: bool) -> Rule:
     if density in (0, 1):
-        return Rule("DROP_ALL" if density == 0 else "KEEP_ALL")
+        return Rule(codes.DROP_ALL if density == 0 else codes.KEEP_ALL)
     divisor = DIVIDE_BY_CHANCE if rescale else 1.0
-    return Rule("DROP_BY_CHANCE", divisor=divisor, density=density, epsilon=epsilon)
+    return Rule(codes.DROP_BY_CHANCE, divisor=divisor, density=density, epsilon=epsilon)
 
 
 def _cut_rule(cut: Cut) -> Rule:
     if cut.factor == 0:
-        return Rule("DROP_ALL")
+        return Rule(codes.DROP_ALL)
     if cut.threshold == 0 and cut.ceiling == NO_CEILING:
         return Rule(factor=float(cut.factor))
     lower, upper = _boundary(cut.threshold, cut.ties), _boundary(cut.ceiling, cut.ceiling_ties)
-    return Rule("CUT", (lower[2], upper[2]), (*lower[:2], *upper[:2]), factor=float(cut.factor))
+    return Rule(codes.CUT, (lower[2], upper[2]), (*lower[:2], *upper[:2]), factor=float(cut.factor))
 
 
 def _boundary(threshold: Any, ties: Any) -> tuple[int, int, int]:

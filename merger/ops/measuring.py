@@ -6,16 +6,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from merger.ops.bits import INFINITY_BITS
 from merger.ops.folds import Part, PerModel
 from merger.ops.gram import Gram
+from merger.ops.kernels.codes import FIRST_PASS, UNUSED, Stored
 from merger.ops.select import DIGIT_BITS, DIGITS, CountDigits, Counts
 from merger.types import Fold
-
-Stored = NDArray[Any]
-"""Inputs as their bits, ``[inputs, elements]``: uint16 for bfloat16, uint32 for float32."""
 
 
 class Measurement(Protocol):
@@ -76,14 +73,12 @@ class _Digits:
     """Counts for a `PerModel` fold of which every unfinished part is a `CountDigits`."""
 
     def __init__(self, fold: PerModel) -> None:
-        from merger.ops.kernels import counting
-
         self._parts = [part if isinstance(part, CountDigits) else None for part in fold.parts]
         sought = max((len(part.prefixes) for part in self._parts if part), default=1)
-        self._prefixes = np.full((len(self._parts), sought), counting.UNUSED, np.int64)
+        self._prefixes = np.full((len(self._parts), sought), UNUSED, np.int64)
         for model, part in enumerate(self._parts):
             if part:
-                prefixes = part.prefixes if part.size else (counting.FIRST_PASS,)
+                prefixes = part.prefixes if part.size else (FIRST_PASS,)
                 self._prefixes[model, : len(prefixes)] = prefixes
         self._counts = np.zeros((len(self._parts), sought, DIGITS), np.int32)
 

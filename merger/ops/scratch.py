@@ -6,7 +6,9 @@ import threading
 from collections.abc import Sequence
 from math import prod
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from merger.types import BLOCK_ELEMENTS
@@ -15,6 +17,7 @@ from merger.types import BLOCK_ELEMENTS
 class _Buffers(threading.local):
     def __init__(self) -> None:
         self.held: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
+        self.bytes: dict[str, NDArray[np.uint8]] = {}
 
 
 _buffers = _Buffers()
@@ -39,3 +42,14 @@ def workspace(slot: str, shape: Sequence[int], dtype: torch.dtype, device: torch
     if buffer is None:
         buffer = _buffers.held[key] = torch.empty(BLOCK_ELEMENTS, dtype=dtype, device=device)
     return buffer[:elements].view(shape)
+
+
+def held_bytes(slot: str, nbytes: int) -> NDArray[np.uint8]:
+    """Bytes with undefined contents, which a thread's slot holds however many they are.
+
+    They stay valid until the same thread asks for the same slot again.
+    """
+    held = _buffers.bytes.get(slot)
+    if held is None or len(held) < nbytes:
+        held = _buffers.bytes[slot] = np.empty(nbytes, np.uint8)
+    return held[:nbytes]

@@ -13,16 +13,18 @@ ROWS, COLUMNS, TENSORS = 600, 1024, 4
 SHARD_SIZE = 2_500_000
 
 
-def write_family(root: Path, extra: Mapping[str, torch.Tensor] | None = None) -> list[Path]:
-    """A base and two fine-tunes of it in bfloat16, every tensor of three blocks; ``extra`` tensors in each of them."""
+def write_family(
+    root: Path, extra: Mapping[str, torch.Tensor] | None = None, *, rows: int = ROWS, tensors: int = TENSORS
+) -> list[Path]:
+    """A base and two fine-tunes of it in bfloat16, with tensors of several blocks, and ``extra`` ones in each."""
     generator = torch.Generator().manual_seed(11)
-    base = {f"layers.{index}.w.weight": torch.randn(ROWS, COLUMNS, generator=generator) for index in range(TENSORS)}
+    base = {f"layers.{index}.w.weight": torch.randn(rows, COLUMNS, generator=generator) for index in range(tensors)}
     folders = []
     for number in range(3):
-        tensors = {
+        changed = {
             name: w + (0.01 * torch.randn(w.shape, generator=generator) if number else 0) for name, w in base.items()
         }
-        narrow = {name: w.to(torch.bfloat16) for name, w in {**tensors, **(extra or {})}.items()}
+        narrow = {name: w.to(torch.bfloat16) for name, w in {**changed, **(extra or {})}.items()}
         folders.append(root / f"model{number}")
         folders[-1].mkdir(parents=True)
         save_file(narrow, folders[-1] / "model.safetensors")

@@ -13,43 +13,21 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 import merger
 from merger import Cancelled, Recipe, RunOptions
 from merger.checkpoints.outputs import OutputShards
 from merger.types import BLOCK_ELEMENTS
+from tests.engine.families import COLUMNS, contents, recipe_text, write_family
 
-ROWS, COLUMNS, TENSORS = 1024, 1024, 6
+ROWS = 1024
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """A base and two fine-tunes with tensors of several blocks each."""
-    root = tmp_path_factory.mktemp("interruption")
-    generator = torch.Generator().manual_seed(3)
-    base = {f"layers.{i}.w.weight": torch.randn(ROWS, COLUMNS, generator=generator) for i in range(TENSORS)}
-    paths = []
-    for number in range(3):
-        folder = root / f"model{number}"
-        folder.mkdir()
-        tensors = {k: v + (0.01 * torch.randn(v.shape, generator=generator) if number else 0) for k, v in base.items()}
-        save_file({k: v.to(torch.bfloat16) for k, v in tensors.items()}, folder / "model.safetensors")
-        paths.append(folder)
     assert ROWS * COLUMNS > 3 * BLOCK_ELEMENTS
-    return paths
-
-
-def recipe_text(models: list[Path], method: str = "dare_ties") -> str:
-    lines = [f"merge_method: {method}", f"base_model: {models[0]}", "models:"]
-    for path in models[1:]:
-        lines += [f"  - model: {path}", "    parameters: {weight: 0.6, density: 0.5}"]
-    return "\n".join(lines) + "\n"
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return write_family(tmp_path_factory.mktemp("interruption"), rows=ROWS, tensors=6)
 
 
 @pytest.fixture(scope="module")

@@ -157,24 +157,38 @@ def test_a_setting_that_means_nothing_is_refused(monkeypatch):
         are_wanted(1)
 
 
-def test_without_numba_everything_works_and_demanding_kernels_is_refused(tmp_path):
-    """In a process that cannot import numba, as where it is not installed."""
-    program = f"""
-import importlib.util, sys
+WITHOUT_NUMBA = f"""
+import importlib.util, os, sys
+import torch
+
 found = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == "numba" else found(name, *rest)
 sys.modules["numba"] = None
-from merger.errors import UserError
+import merger
 from merger.ops import kernels
-assert not kernels.are_wanted(10**12)
-import os
+
+kernels.WORTHWHILE_ELEMENTS = 1
+tensors = merger.merge_in_memory(merger.load_recipe(sys.argv[1]))
+assert not any(name.startswith("merger.ops.kernels.tiles") for name in sys.modules)
+print(sorted((name, tensor.double().sum().item()) for name, tensor in tensors.items()))
 os.environ[{SETTING!r}] = "always"
 try:
-    kernels.are_wanted(1)
-except UserError as error:
+    merger.merge_in_memory(merger.load_recipe(sys.argv[1]))
+except merger.UserError as error:
     assert "numba is not installed" in str(error)
 else:
     raise SystemExit("not refused")
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+
+def test_without_numba_merges_are_the_same_and_demanding_kernels_is_refused(tmp_path, monkeypatch):
+    """In a process that cannot import numba, as where it is not installed."""
+    recipe = recipe_for(registry.get("ties"), family(tmp_path, [torch.bfloat16] * 4), "bfloat16")
+    (tmp_path / "recipe.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
+    monkeypatch.delenv(SETTING, raising=False)
+    command = [sys.executable, "-c", WITHOUT_NUMBA, str(tmp_path / "recipe.yaml")]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
+    monkeypatch.setenv(SETTING, "always")
+    tensors = merger.merge_in_memory(recipe)
+    assert run.stdout.strip() == str(sorted((name, tensor.double().sum().item()) for name, tensor in tensors.items()))

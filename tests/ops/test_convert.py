@@ -7,8 +7,12 @@ import pytest
 import torch
 
 from merger.errors import UserError
-from merger.ops.convert import stored_result, to_bytes, torch_dtype, view_bytes, working_dtype
+from merger.ops.convert import stored_result, torch_dtype, view_bytes, working_dtype
 from merger.types import DTYPES
+
+
+def _bytes_of(tensor: torch.Tensor, code: str) -> memoryview:
+    return stored_result(tensor, code)[0]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +43,7 @@ def test_a_view_shares_the_buffers_memory():
 @pytest.mark.parametrize("code", sorted(DTYPES))
 def test_bytes_survive_the_way_to_a_tensor_and_back(code):
     raw = bytes(range(0, 64)) if code != "BOOL" else bytes([0, 1] * 32)
-    assert bytes(to_bytes(view_bytes(bytearray(raw), code), code)) == raw
+    assert bytes(_bytes_of(view_bytes(bytearray(raw), code), code)) == raw
 
 
 @pytest.mark.parametrize(
@@ -59,13 +63,13 @@ def test_bytes_survive_the_way_to_a_tensor_and_back(code):
     ],
 )
 def test_float64_is_rounded_once(value, code, expected):
-    result = view_bytes(bytearray(to_bytes(torch.tensor([value], dtype=torch.float64), code)), code)
+    result = view_bytes(bytearray(_bytes_of(torch.tensor([value], dtype=torch.float64), code)), code)
     assert result.double().tolist() == [expected]
 
 
 def test_float32_is_rounded_to_the_nearest_even():
     values = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, 3.3895e38, float("nan")])
-    result = view_bytes(bytearray(to_bytes(values, "BF16")), "BF16").float()
+    result = view_bytes(bytearray(_bytes_of(values, "BF16")), "BF16").float()
     assert result[:3].tolist() == [1.0, 1 + 2**-6, 3.3895313892515355e38]
     assert result[3].isnan()
 
@@ -87,7 +91,7 @@ def test_random_float64_numbers_round_as_exact_arithmetic_does():
     values = torch.randn(20_000, generator=generator, dtype=torch.float64)
     # most of these lie next to the middle of two bfloat16 numbers
     near = values.to(torch.bfloat16).double() * (1 + 2**-8) + torch.randn(20_000, generator=generator).double() * 1e-12
-    result = view_bytes(bytearray(to_bytes(near, "BF16")), "BF16").double()
+    result = view_bytes(bytearray(_bytes_of(near, "BF16")), "BF16").double()
     neighbours = [result, *(_next_bfloat16(result, step) for step in (-1, 1))]
     best = torch.stack([(near - neighbour).abs() for neighbour in neighbours]).min(0).values
     assert torch.equal((near - result).abs(), best)

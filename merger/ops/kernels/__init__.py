@@ -7,6 +7,7 @@ or ``never``.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 
@@ -22,7 +23,8 @@ DEMANDING = 10
 
 def load() -> None:
     """Import them; compiling, or reading what was compiled before, waits for the first call."""
-    from merger.ops.kernels import counting, mixing, products, ranking  # noqa: F401
+    for name in ("counting", "mixing", "products", "ranking"):
+        importlib.import_module(f"{__name__}.{name}")
 
 
 def are_wanted(elements: int) -> bool:

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from merger.ops.kernels import tiles
+from merger.ops.kernels.codes import FIRST_PASS, UNUSED
 from merger.ops.kernels.compiling import compiled, step
 from merger.ops.kernels.tiles import HALF, MAGNITUDE, TILE, u16, u32
 
 LOW_DIGIT, EVEN = u32(0xFFFF), u32(0xFFFE)
-FIRST_PASS, UNUSED = -1, -2
-"""In place of the first bits of a magnitude."""
 
 
 @step

@@ -7,17 +7,9 @@ from typing import Any
 import numpy as np
 
 from merger.ops.kernels import tiles
+from merger.ops.kernels.codes import CUT, DROP_ALL, DROP_AT_RANDOM, DROP_BY_CHANCE, ELECT, NEVER
 from merger.ops.kernels.compiling import compiled, step
 from merger.ops.kernels.tiles import TILE, f32, u32
-
-KEEP_ALL, DROP_ALL, DROP_AT_RANDOM, CUT, DROP_BY_CHANCE = range(5)
-"""What is done to a model's changes."""
-
-NEVER = 0xFFFFFFFF
-"""A bit pattern that no magnitude has or exceeds."""
-
-SUM, ELECT = range(2)
-"""How changes are mixed: all of them, or those that have the elected sign."""
 
 
 @compiled
@@ -129,7 +121,7 @@ def changed_base(
 
     Args:
         stored: ``[1 + models, elements]`` bits, the base first.
-        rules: per model, one of the constants of this module.
+        rules: per model, what is done to its changes; see `merger.ops.kernels.codes`.
         words: uint32 ``[models, 2]`` that the hash of the first element begins with.
         limits: int32 ``[models, 2]``: of `DROP_AT_RANDOM`, hashes below the first are kept; of `CUT`, of the elements
             at the lower and at the upper boundary those with a smaller hash are above it.
